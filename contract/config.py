@@ -1,0 +1,169 @@
+"""Configuration: one TOML file and the environment, into frozen models that refuse unknown keys.
+
+An environment variable overrides a key of the file: `HALLWATCH_BUS__PATH` is `path` in `[bus]`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from contract.errors import ConfigError
+
+PREFIX = "HALLWATCH_"
+_NOT_CONFIG = frozenset({"HALLWATCH_CONFIG", "HALLWATCH_VECTORS", "HALLWATCH_NO_SKIP"})
+
+
+class StrictConfig(BaseModel):
+    """Base of all configuration: frozen, and an unknown key is an error that names it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HallSection(StrictConfig):
+    """The hall itself."""
+
+    name: str = Field(min_length=1, description="Name of the hall.")
+    synthetic: bool = Field(
+        default=False, description="Rows come from the twin; rows that disagree are refused."
+    )
+    inventory: Path | None = Field(default=None, description="The map of the hall, a YAML file.")
+
+
+class BusSection(StrictConfig):
+    """Where events travel."""
+
+    kind: Literal["local"] = Field(default="local", description="`local`: one SQLite file on this machine.")
+    path: Path = Field(default=Path("bus"), description="Folder of the local log.")
+    fsync: bool = Field(default=True, description="Survive power loss, not only the death of a process.")
+    retention_hours: float = Field(default=72, gt=0, description="Older messages are deleted.")
+    retention_bytes: int = Field(
+        default=20_000_000_000, gt=0, description="The oldest messages above this size are deleted."
+    )
+
+
+class LakeSection(StrictConfig):
+    """Where rows end up."""
+
+    path: Path = Field(default=Path("lake"), description="Folder of the Delta tables, one per stream.")
+    flush_seconds: float = Field(default=5, gt=0, description="A file is written at least this often.")
+    sparse_flush_seconds: float = Field(default=30, gt=0, description="The same for streams of few rows.")
+    flush_rows: int = Field(
+        default=400_000, gt=0, description="A file is written when this many rows are gathered."
+    )
+    metrics_port: int = Field(
+        default=0, ge=0, le=65535, description="Port of the sink's own metrics; 0 = none."
+    )
+
+
+class EngineSection(StrictConfig):
+    """The alert engine."""
+
+    path: Path = Field(
+        default=Path("engine"), description="Folder of the journal, the snapshots and the signing key."
+    )
+    rules: tuple[Path, ...] = Field(
+        default=(), description="Rule files or folders; empty = the shipped rules."
+    )
+    notifiers: tuple[dict[str, Any], ...] = Field(
+        default=({"notifier": "stdout"},),
+        description="Who is told; each table names its notifier, the rest is its own.",
+    )
+    metrics_port: int = Field(
+        default=0, ge=0, le=65535, description="Port of the engine's own metrics; 0 = none."
+    )
+
+
+class IngestSection(StrictConfig):
+    """The collectors of this machine."""
+
+    path: Path = Field(default=Path("ingest"), description="Folder of cursors and spools.")
+    metrics_port: int = Field(
+        default=0, ge=0, le=65535, description="Port of the runner's own metrics; 0 = none."
+    )
+    collectors: tuple[dict[str, Any], ...] = Field(
+        default=(), description="One table per collector: `collector` names it, the rest is its own."
+    )
+
+
+class Config(StrictConfig):
+    """Everything, by section."""
+
+    hall: HallSection
+    bus: BusSection = BusSection()
+    lake: LakeSection = LakeSection()
+    ingest: IngestSection = IngestSection()
+    engine: EngineSection = EngineSection()
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Config:
+    """Read a configuration file; relative paths in it count from its folder.
+
+    Raises ConfigError naming the file and the key.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            "unreadable", f"{path}: {error.strerror}; name another file with --config"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("invalid", f"{path}: not TOML: {error}") from error
+    _override(values, environment)
+    config = parse_model(Config, values, str(path))
+    return _anchor(config, path.resolve().parent)
+
+
+def parse_model(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
+    """Validate values; turn pydantic's report into one ConfigError that a person can act on."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines, reason = [], "invalid"
+        for problem in error.errors():
+            key = ".".join(str(part) for part in problem["loc"]) or "(top)"
+            if problem["type"] == "extra_forbidden":
+                reason = "unknown_key"
+                lines.append(f"{where}: unknown key {key!r}")
+            else:
+                lines.append(f"{where}: {key}: {problem['msg']}")
+        raise ConfigError(reason, "\n".join(lines)) from error
+
+
+def _override(values: dict[str, Any], environment: Mapping[str, str]) -> None:
+    for variable, value in environment.items():
+        if not variable.startswith(PREFIX) or variable in _NOT_CONFIG or "__" not in variable:
+            continue
+        section, _, key = variable.removeprefix(PREFIX).lower().partition("__")
+        target = values.setdefault(section, {})
+        if isinstance(target, dict):
+            target[key] = value
+
+
+def _anchor(config: Config, folder: Path) -> Config:
+    def at(path: Path) -> Path:
+        return path if path.is_absolute() else folder / path
+
+    hall = config.hall.model_copy(
+        update={"inventory": at(config.hall.inventory) if config.hall.inventory is not None else None}
+    )
+    engine = config.engine.model_copy(
+        update={"path": at(config.engine.path), "rules": tuple(at(p) for p in config.engine.rules)}
+    )
+    return config.model_copy(
+        update={
+            "hall": hall,
+            "bus": config.bus.model_copy(update={"path": at(config.bus.path)}),
+            "lake": config.lake.model_copy(update={"path": at(config.lake.path)}),
+            "ingest": config.ingest.model_copy(update={"path": at(config.ingest.path)}),
+            "engine": engine,
+        }
+    )

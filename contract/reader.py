@@ -1,0 +1,288 @@
+"""Messages to rows, for every reader of the bus: decode, drop repeats, reject what breaks the contract.
+
+The sink and the engine read through the same code, so that they agree on what an event is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contract.bus.protocols import Message
+from contract.codec import ARROW_TYPE, JSON_TYPE, MAX_BODY_BYTES, decode_blobs, parse_arrow, parse_json
+from contract.errors import ContractError
+from contract.stream import TIME_TYPE, ColumnKind, Rejected, Stream
+
+
+class MarkKey(NamedTuple):
+    """Whose sequence a mark belongs to, within one log."""
+
+    partition: int
+    source: str
+    epoch: str
+
+
+Marks = dict[MarkKey, int]
+"""The highest sequence seen of each; what is not above it is a repeat."""
+
+
+class EventOrigin(NamedTuple):
+    """Where the rows of one event came from."""
+
+    message: Message
+    source: str
+    epoch: str
+    sequence: int
+    rows: int
+
+
+class DeadLetter(NamedTuple):
+    """A message that cannot become rows, and why."""
+
+    message: Message
+    error: ContractError
+
+
+@dataclass(slots=True)
+class Batch:
+    """The rows of one stream out of some messages, in the order they were read."""
+
+    stream: Stream
+    table: pa.Table
+    events: list[EventOrigin] = field(default_factory=list)
+    dead: list[DeadLetter] = field(default_factory=list)
+    repeats: int = 0
+    values_rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def lake_columns(self, log: str) -> list[pa.Array]:
+        """Return the columns of LAKE_COLUMNS for every row."""
+        rows = np.fromiter((e.rows for e in self.events), np.int64, len(self.events))
+
+        def words(values: Sequence[str]) -> pa.Array:
+            coded = pa.array(values, pa.string()).dictionary_encode()
+            return pa.DictionaryArray.from_arrays(np.repeat(coded.indices.to_numpy(), rows), coded.dictionary)
+
+        def numbers(values: Iterable[int], kind: type) -> Any:
+            return np.repeat(np.fromiter(values, kind, len(self.events)), rows)
+
+        events, total = self.events, self.table.num_rows
+        return [
+            pa.DictionaryArray.from_arrays(np.zeros(total, np.int32), pa.array([log])),
+            pa.array(numbers((e.message.partition for e in events), np.int32)),
+            pa.array(numbers((e.message.offset for e in events), np.int64)),
+            words([e.source for e in events]),
+            words([e.epoch for e in events]),
+            pa.array(numbers((e.sequence for e in events), np.int64)),
+            pa.array(numbers((e.message.received_us for e in events), np.int64)).cast(TIME_TYPE),
+            pa.nulls(total, pa.string()),
+        ]
+
+    def received(self) -> pa.Array:
+        """Return `_received` alone: what a rule may ask of every row."""
+        rows = np.fromiter((e.rows for e in self.events), np.int64, len(self.events))
+        times = np.fromiter((e.message.received_us for e in self.events), np.int64, len(self.events))
+        return pa.array(np.repeat(times, rows)).cast(TIME_TYPE)
+
+
+def read_batch(
+    stream: Stream, messages: Sequence[Message], marks: Marks, *, synthetic: bool | None = None
+) -> Batch:
+    """Turn messages of one stream into rows; advance `marks`.
+
+    A row whose `synthetic` disagrees with the hall's makes its whole message a dead letter. Nothing raises for
+    what a message holds.
+    """
+    batch = Batch(stream, stream.schema.empty_table())
+    tables: list[pa.Table] = []
+    for content, run in groupby(
+        _acceptable(stream, messages, batch), lambda message: message.headers["content-type"]
+    ):
+        part = list(run)
+        if content == JSON_TYPE:
+            part = [message for message in part if _is_new(marks, _origin(message, 0), batch)]
+        _decode_run(_DECODERS[content], part, tables, batch, marks, synthetic)
+    if tables:
+        batch.table = pa.concat_tables(tables)
+    return batch
+
+
+def _acceptable(stream: Stream, messages: Sequence[Message], batch: Batch) -> Iterator[Message]:
+    for message in messages:
+        try:
+            _check_headers(stream, message)
+        except ContractError as error:
+            batch.dead.append(DeadLetter(message, error))
+        else:
+            yield message
+
+
+def _check_headers(stream: Stream, message: Message) -> None:
+    headers = message.headers
+    content = headers.get("content-type")
+    if content not in _DECODERS:
+        raise ContractError("unknown_content_type", f"content-type {content!r}"[:300])
+    if headers.get("ce_type") != stream.topic:
+        raise ContractError("wrong_type", f"ce_type {headers.get('ce_type')!r} on {stream.topic}"[:300])
+    if len(message.body) > MAX_BODY_BYTES:
+        raise ContractError("too_large", f"{len(message.body)} bytes, at most {MAX_BODY_BYTES}")
+    if content == ARROW_TYPE:
+        return  # it carries its identity in columns
+    sequence = headers.get("ce_sequence")
+    if not headers.get("ce_source") or not headers.get("ce_epoch") or sequence is None:
+        raise ContractError("missing_header", "ce_source, ce_epoch and ce_sequence are needed")
+    if not (sequence.isascii() and sequence.isdigit() and len(sequence) < 19):
+        raise ContractError("bad_header", f"ce_sequence {sequence!r}"[:300])
+
+
+def _origin(message: Message, rows: int) -> EventOrigin:
+    headers = message.headers
+    return EventOrigin(message, headers["ce_source"], headers["ce_epoch"], int(headers["ce_sequence"]), rows)
+
+
+def _is_new(marks: Marks, origin: EventOrigin, batch: Batch) -> bool:
+    key = MarkKey(origin.message.partition, origin.source, origin.epoch)
+    if origin.sequence <= marks.get(key, -1):
+        batch.repeats += 1
+        return False
+    marks[key] = origin.sequence
+    return True
+
+
+_Decode = Callable[[Stream, Sequence[Message]], tuple[pa.Table, list[EventOrigin], Rejected]]
+
+
+def _decode_run(
+    decode: _Decode,
+    run: list[Message],
+    tables: list[pa.Table],
+    batch: Batch,
+    marks: Marks,
+    synthetic: bool | None,
+) -> None:
+    """Decode messages together; halve them where one is broken, until that one stands alone."""
+    pending = [run] if run else []
+    while pending:
+        part = pending.pop()
+        try:
+            table, origins, rejected = decode(batch.stream, part)
+            _check_world(table, synthetic)
+        except ContractError as error:
+            if len(part) == 1:
+                batch.dead.append(DeadLetter(part[0], error))
+            else:
+                middle = len(part) // 2
+                pending += [part[middle:], part[:middle]]
+            continue
+        if decode is _decode_arrow:
+            table, origins = _drop_repeats(table, origins, batch, marks)
+        tables.append(table)
+        batch.events += origins
+        batch.values_rejected.update(rejected)
+
+
+def _check_world(table: pa.Table, synthetic: bool | None) -> None:
+    if synthetic is not None and not pc.all(pc.equal(table.column("synthetic"), synthetic)).as_py():
+        raise ContractError("wrong_world", f"synthetic is not {synthetic}, as this hall's configuration says")
+
+
+class _Layout:
+    """The values of all messages that name the same columns: one list per column, filled message by message."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.lists: list[list[Any]] = [[] for _ in names]
+        self.extends = [values.extend for values in self.lists]
+        self.at: list[int] = []
+        self.total = 0
+
+
+def _decode_json(stream: Stream, messages: Sequence[Message]) -> tuple[pa.Table, list[EventOrigin], Rejected]:
+    layouts: dict[tuple[str, ...], _Layout] = {}
+    origins: list[EventOrigin] = []
+    for at, message in enumerate(messages):
+        document, rows = parse_json(message.body)
+        names = tuple(document)
+        layout = layouts.get(names)
+        if layout is None:
+            layout = layouts[names] = _Layout(names)
+        for extend, values in zip(layout.extends, document.values(), strict=True):
+            extend(values if type(values) is list else [values] * rows)
+        layout.at.append(at)
+        origins.append(_origin(message, rows))
+    rejected: Counter[tuple[str, str]] = Counter()
+    parts = []
+    for names, layout in layouts.items():
+        table, counts = _assemble(stream, names, layout)
+        rejected.update(counts)
+        parts.append(table)
+    table = parts[0] if len(parts) == 1 else _in_order(parts, list(layouts.values()), origins)
+    return table, origins, dict(rejected)
+
+
+def _assemble(stream: Stream, names: Sequence[str], layout: _Layout) -> tuple[pa.Table, Rejected]:
+    columns = {}
+    for name, values in zip(names, layout.lists, strict=True):
+        column = stream.by_name.get(name)
+        if column is not None:
+            columns[name] = decode_blobs(values, name) if column.kind is ColumnKind.BLOB else values
+    return stream.clean(columns)
+
+
+def _in_order(parts: list[pa.Table], layouts: list[_Layout], origins: list[EventOrigin]) -> pa.Table:
+    """Bring rows that were gathered by layout back into the order of their messages."""
+    rows = np.array([origin.rows for origin in origins])
+    messages = np.concatenate([np.repeat(layout.at, rows[layout.at]) for layout in layouts])
+    return pa.concat_tables(parts).take(pa.array(np.argsort(messages, kind="stable")))
+
+
+def _decode_arrow(
+    stream: Stream, messages: Sequence[Message]
+) -> tuple[pa.Table, list[EventOrigin], Rejected]:
+    raws = [parse_arrow(message.body) for message in messages]
+    origins = [
+        origin for message, raw in zip(messages, raws, strict=True) for origin in _origins(message, raw)
+    ]
+    try:
+        whole = pa.concat_tables(raws, promote_options="default").combine_chunks()
+    except pa.ArrowException as error:
+        raise ContractError("bad_value", f"columns of one name and two types: {error}"[:500]) from error
+    table, rejected = stream.validate(whole)
+    return table, origins, rejected
+
+
+def _origins(message: Message, raw: pa.Table) -> list[EventOrigin]:
+    """Cut an Arrow body into its events: an event ends where source, epoch or sequence changes."""
+    if raw.num_rows == 0:
+        return []
+    sequence = raw.column("_seq").to_numpy()
+    changes = np.diff(sequence) != 0
+    for name in ("_source", "_epoch"):
+        codes = raw.column(name).combine_chunks().dictionary_encode().indices.to_numpy()
+        changes |= np.diff(codes) != 0
+    starts = np.concatenate([[0], np.flatnonzero(changes) + 1])
+    rows = np.diff(np.append(starts, raw.num_rows))
+    at = pa.array(starts)
+    sources, epochs = (raw.column(name).take(at).to_pylist() for name in ("_source", "_epoch"))
+    return [
+        EventOrigin(message, *identity)
+        for identity in zip(sources, epochs, sequence[starts].tolist(), rows.tolist(), strict=True)
+    ]
+
+
+def _drop_repeats(
+    table: pa.Table, origins: list[EventOrigin], batch: Batch, marks: Marks
+) -> tuple[pa.Table, list[EventOrigin]]:
+    fresh = [_is_new(marks, origin, batch) for origin in origins]
+    if all(fresh):
+        return table, origins
+    keep = np.repeat(np.array(fresh, bool), [origin.rows for origin in origins])
+    return table.filter(pa.array(keep)), [origin for origin, new in zip(origins, fresh, strict=True) if new]
+
+
+_DECODERS: dict[str, _Decode] = {JSON_TYPE: _decode_json, ARROW_TYPE: _decode_arrow}

@@ -1,0 +1,109 @@
+"""Fakes and generators that the tests of every package share."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from contract.stream import Column, ColumnKind, Stream
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+class FakeClock:
+    """A clock that moves only when told to, or when someone sleeps on it."""
+
+    def __init__(self, now_us: int = 1_780_272_000_000_000) -> None:
+        self._now_us = now_us
+        self._monotonic = 0.0
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        self._now_us += round(seconds * 1_000_000)
+        self._monotonic += seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        if not event.is_set():
+            self.advance(max(0.0, seconds))
+        return event.is_set()
+
+
+def example_rows(stream: Stream, count: int, **values: Any) -> pa.Table:
+    """Return `count` valid rows of a stream: required columns filled plainly, the rest null, `values` on top.
+
+    A value may be a list of `count` values or one value for all rows.
+    """
+    columns: dict[str, Any] = {
+        c.name: [_plain(c, i) for i in range(count)] for c in stream.columns if c.required
+    }
+    for name, value in values.items():
+        columns[name] = value if isinstance(value, list) else [value] * count
+    return stream.table(columns)
+
+
+def _plain(column: Column, index: int) -> Any:
+    match column.kind:
+        case ColumnKind.TIME:
+            return 1_780_272_000_000_000 + index * 1_000_000
+        case ColumnKind.TEXT:
+            return f"{column.name}-{index}"
+        case ColumnKind.STATE:
+            return False if column.type == pa.bool_() else column.states[0]
+        case ColumnKind.BLOB:
+            return b""
+        case _:
+            return 0
+
+
+def tables(stream: Stream, max_rows: int = 6) -> SearchStrategy[pa.Table]:
+    """Draw valid tables of a stream: any nulls, empty tables, extreme values."""
+    from hypothesis import strategies as st
+
+    def of_length(count: int) -> SearchStrategy[pa.Table]:
+        def constant(value: Any) -> list[Any]:
+            return [value] * count
+
+        cells = {
+            c.name: st.lists(_cells(c), min_size=count, max_size=count) | _cells(c).map(constant)
+            for c in stream.columns
+        }
+        return st.fixed_dictionaries(cells).map(stream.table)
+
+    return st.integers(0, max_rows).flatmap(of_length)
+
+
+def _cells(column: Column) -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    cell = _values(column)
+    return cell if column.required else st.none() | cell
+
+
+def _values(column: Column) -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    match column.kind:
+        case ColumnKind.TIME:
+            return st.integers(0, 2**62)
+        case ColumnKind.TEXT:
+            return st.text(max_size=min(20, column.max_length))
+        case ColumnKind.STATE:
+            return st.booleans() if column.type == pa.bool_() else st.sampled_from(column.states)
+        case ColumnKind.BLOB:
+            return st.binary(max_size=40)
+        case _:
+            low, high = column.bounds()
+            if pa.types.is_floating(column.type):
+                return st.floats(low, high, width=32 if column.type == pa.float32() else 64)
+            return st.integers(int(low), int(high))
