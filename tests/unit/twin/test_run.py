@@ -1,0 +1,81 @@
+"""A run leaves the files a person and a score need, and serves while it lasts."""
+
+import json
+import threading
+
+import httpx
+import pytest
+import yaml
+from typing_extensions import override
+
+from contract.testing import FakeClock
+from twin.plan import draw_plan
+from twin.run import run_twin
+from twin.scenario import Scenario, draw_demo_scenario
+
+
+class StoppingClock(FakeClock):
+    """A clock on which a run ends after so many waits; looks at the run at each of them."""
+
+    def __init__(self, waits, look=lambda: None):
+        super().__init__()
+        self.waits, self.look = waits, look
+
+    @override
+    def wait(self, event, seconds):
+        self.look()
+        self.waits -= 1
+        if self.waits < 0:
+            event.set()
+        return super().wait(event, seconds)
+
+
+def run(folder, scenario, waits, look=lambda: None):
+    run_twin(
+        folder, hosts=8, seed=3, scenario=scenario, clock=StoppingClock(waits, look), stop=threading.Event()
+    )
+
+
+def test_a_run_writes_the_map_the_addresses_and_the_truth(tmp_path):
+    plan = draw_plan(seed=3)
+    start_us = FakeClock().now_us()
+    run(tmp_path, draw_demo_scenario(plan, 3), 75)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "endpoints.json",
+        "inventory.yaml",
+        "labels.json",
+    ]
+    inventory = yaml.safe_load((tmp_path / "inventory.yaml").read_text())
+    assert inventory["rows"][0]["racks"][0]["hosts"][0]["host"] == plan.hosts[0].name
+    endpoints = json.loads((tmp_path / "endpoints.json").read_text())
+    assert [entry["host"] for entry in endpoints] == [host.name for host in plan.hosts]
+    labels = json.loads((tmp_path / "labels.json").read_text())
+    assert len(labels) == 5
+    assert all(label["onset_us"] <= label["shown_us"] <= start_us + 75_000_000 for label in labels)
+    assert {label["kind"] for label in labels} == {"fault", "decoy"}
+
+
+def test_the_truth_is_readable_from_the_first_moment(tmp_path):
+    seen = []
+    plan = draw_plan(seed=3)
+    run(tmp_path, draw_demo_scenario(plan, 3), 0, lambda: seen.append((tmp_path / "labels.json").read_text()))
+    assert [label["shown_us"] for label in json.loads(seen[0])] == [None] * 5
+
+
+def test_a_page_follows_the_twins_time_second_by_second(tmp_path):
+    pages = []
+
+    def look():
+        url = json.loads((tmp_path / "endpoints.json").read_text())[0]["url"]
+        pages.append(httpx.get(url).text)
+
+    run(tmp_path, Scenario(), 3, look)
+    assert len(pages) == 4
+    assert len(set(pages)) == 4
+
+
+def test_the_exporters_are_gone_after_the_run(tmp_path):
+    run(tmp_path, Scenario(), 1)
+    for endpoint in json.loads((tmp_path / "endpoints.json").read_text()):
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(endpoint["url"])

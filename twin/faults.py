@@ -1,0 +1,150 @@
+"""What can go wrong in the hall, and what only looks like it: one entry per kind.
+
+A kind draws its magnitude, changes the hall while it lasts, and knows when the pages first show it.
+It says what is physically so; whether that deserves an alert is for others to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from twin.hall import Hall
+from twin.sensors import Readings
+
+Magnitude: TypeAlias = Mapping[str, float | str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Positions in the plan; `gpu` is the first of the host where the whole host is meant."""
+
+    host: int
+    gpu: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultKind:
+    """How one kind of injection acts: `begin` once, `hold` at every step from then on until it ends."""
+
+    kind: Literal["fault", "decoy"]
+    entity: Literal["gpu", "host"]
+    draw: Callable[[np.random.Generator], dict[str, float | str]]
+    shows: Callable[[Hall, Readings, Target], bool]
+    begin: Callable[[Hall, Target], None] = lambda _hall, _target: None
+    hold: Callable[[Hall, Target, Magnitude, float], None] = lambda _hall, _target, _magnitude, _age: None
+
+
+def clear(hall: Hall) -> None:
+    """Undo what lasts only as long as an injection holds it; called before every step."""
+    hall.plate[:] = 1.0
+    hall.answers[:] = ["serve"] * len(hall.answers)
+
+
+# -- thermal: the coolant no longer reaches one cold plate (a kinked hose, a clogged quick-disconnect) ---
+
+
+def _draw_thermal(rng: np.random.Generator) -> dict[str, float | str]:
+    # From seven times the healthy resistance on, even the waiting phases of a job hold the GPU at its limit;
+    # up to ten an idle GPU stays below it. Losing the flow takes seconds.
+    return {"resistance_factor": float(rng.uniform(7.0, 10.0)), "ramp_seconds": float(rng.uniform(1.0, 4.0))}
+
+
+def _hold_thermal(hall: Hall, target: Target, magnitude: Magnitude, age_seconds: float) -> None:
+    reached = min(1.0, age_seconds / float(magnitude["ramp_seconds"]))
+    hall.plate[target.gpu] = 1.0 + (float(magnitude["resistance_factor"]) - 1.0) * reached
+
+
+# -- xid79: the GPU no longer answers on PCIe; its job dies on every host -------------------------------
+
+
+def _begin_xid79(hall: Hall, target: Target) -> None:
+    hall.present[target.gpu] = False
+    hall.last_xid[target.gpu] = 79
+    hall.workload.running[hall.workload.job_of_gpu[target.gpu]] = False
+
+
+# -- silent-host: the exporter, or the whole host, stops answering --------------------------------------
+
+
+def _draw_silent(rng: np.random.Generator) -> dict[str, float | str]:
+    return {"manner": str(rng.choice(["hang", "refuse"]))}
+
+
+def _hold_silent(hall: Hall, target: Target, magnitude: Magnitude, _age_seconds: float) -> None:
+    hall.answers[target.host] = "hang" if magnitude["manner"] == "hang" else "refuse"
+
+
+# -- job-start: every GPU of an idle host goes to full load at once -------------------------------------
+
+
+def _begin_job(hall: Hall, target: Target) -> None:
+    hall.workload.running[hall.workload.job_of_gpu[target.gpu]] = True
+
+
+# -- exporter-restart: the exporter is updated; what only it remembers is gone --------------------------
+
+
+def _draw_restart(rng: np.random.Generator) -> dict[str, float | str]:
+    return {"lasts_seconds": float(rng.uniform(3.0, 6.0))}
+
+
+def _begin_restart(hall: Hall, target: Target) -> None:
+    count = hall.plan.gpus_per_host
+    hall.last_xid[target.host * count : (target.host + 1) * count] = 0
+
+
+def _hold_restart(hall: Hall, target: Target, _magnitude: Magnitude, _age_seconds: float) -> None:
+    hall.answers[target.host] = "refuse"
+
+
+def _draws_nothing(_rng: np.random.Generator) -> dict[str, float | str]:
+    return {}
+
+
+def _is_not_serving(hall: Hall, _readings: Readings, target: Target) -> bool:
+    return hall.answers[target.host] != "serve"
+
+
+KINDS: Mapping[str, FaultKind] = {
+    "thermal": FaultKind(
+        kind="fault",
+        entity="gpu",
+        draw=_draw_thermal,
+        hold=_hold_thermal,
+        shows=lambda _hall, readings, target: bool(readings["margin_celsius"][target.gpu] <= 0),
+    ),
+    "xid79": FaultKind(
+        kind="fault",
+        entity="gpu",
+        draw=_draws_nothing,
+        begin=_begin_xid79,
+        shows=lambda _hall, readings, target: bool(readings["last_xid"][target.gpu] == 79),
+    ),
+    "silent-host": FaultKind(
+        kind="fault",
+        entity="host",
+        draw=_draw_silent,
+        hold=_hold_silent,
+        shows=_is_not_serving,
+    ),
+    "job-start": FaultKind(
+        kind="decoy",
+        entity="host",
+        draw=_draws_nothing,
+        begin=_begin_job,
+        shows=lambda _hall, readings, target: bool(readings["utilization_percent"][target.gpu] > 0),
+    ),
+    "exporter-restart": FaultKind(
+        kind="decoy",
+        entity="host",
+        draw=_draw_restart,
+        begin=_begin_restart,
+        hold=_hold_restart,
+        shows=_is_not_serving,
+    ),
+}
+"""Every kind by the name it has in scenarios and labels. One with `lasts_seconds` ends by itself."""
