@@ -66,21 +66,30 @@ def _plain(column: Column, index: int) -> Any:
             return 0
 
 
-def tables(stream: Stream, max_rows: int = 6) -> SearchStrategy[pa.Table]:
-    """Draw valid tables of a stream: any nulls, empty tables, extreme values."""
+def tables(stream: Stream, max_rows: int = 4, max_columns: int = 4) -> SearchStrategy[pa.Table]:
+    """Draw valid tables of a stream: any nulls, empty tables, extreme values.
+
+    Beside the required columns at most `max_columns` others hold values, so that a draw stays quick.
+    """
     from hypothesis import strategies as st
 
-    def of_length(count: int) -> SearchStrategy[pa.Table]:
+    required = [c for c in stream.columns if c.required]
+    optional = [c for c in stream.columns if not c.required]
+
+    def of_shape(shape: tuple[int, list[Column]]) -> SearchStrategy[pa.Table]:
+        count, chosen = shape
+
         def constant(value: Any) -> list[Any]:
             return [value] * count
 
         cells = {
             c.name: st.lists(_cells(c), min_size=count, max_size=count) | _cells(c).map(constant)
-            for c in stream.columns
+            for c in (*required, *chosen)
         }
         return st.fixed_dictionaries(cells).map(stream.table)
 
-    return st.integers(0, max_rows).flatmap(of_length)
+    columns = st.lists(st.sampled_from(optional), unique_by=lambda c: c.name, max_size=max_columns)
+    return st.tuples(st.integers(0, max_rows), columns).flatmap(of_shape)
 
 
 def _cells(column: Column) -> SearchStrategy[Any]:

@@ -1,0 +1,76 @@
+"""Configuration is strict, and says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contract.config import load_config
+from contract.errors import ConfigError
+
+GOOD = '[hall]\nname = "a"\n'
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "hallwatch.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_hall_needs_only_a_name_and_paths_count_from_the_file(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD + 'inventory = "map.yaml"\n[lake]\npath = "/data/lake"\n'), {})
+    assert config.hall.inventory == tmp_path / "map.yaml"
+    assert config.bus.path == tmp_path / "bus"
+    assert config.lake.path == Path("/data/lake")
+    assert config.hall.synthetic is False
+
+
+def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + "[lake]\nflush_seconds = 9\n")
+    config = load_config(
+        path, {"HALLWATCH_LAKE__FLUSH_SECONDS": "2.5", "HALLWATCH_VECTORS": "x", "HOME": "y"}
+    )
+    assert config.lake.flush_seconds == 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "words"),
+    [
+        ("[hall]\nname = ", "invalid", "not TOML"),
+        ("[bus]\n", "invalid", "hall: Field required"),
+        (GOOD + "colour = 1\n", "unknown_key", "unknown key 'hall.colour'"),
+        (GOOD + "[lakes]\n", "unknown_key", "unknown key 'lakes'"),
+        (
+            GOOD + "[lake]\nflush_seconds = 0\n",
+            "invalid",
+            "lake.flush_seconds: Input should be greater than 0",
+        ),
+        (GOOD + '[bus]\nkind = "carrier pigeon"\n', "invalid", "bus.kind: Input should be 'local'"),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_names_file_and_key(
+    tmp_path: Path, text: str, reason: str, words: str
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, {})
+    assert caught.value.reason == reason
+    assert str(path) in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_an_unknown_key_in_the_environment_is_an_error_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'lake\.flush_second'"):
+        load_config(write(tmp_path, GOOD), {"HALLWATCH_LAKE__FLUSH_SECOND": "2"})
+
+
+def test_a_file_that_is_not_there_says_how_to_name_another(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--config"):
+        load_config(tmp_path / "none.toml", {})
+
+
+def test_a_loaded_configuration_cannot_be_changed(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD), {})
+    with pytest.raises(ValueError, match="frozen"):
+        config.hall.name = "b"  # type: ignore[misc]
