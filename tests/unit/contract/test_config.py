@@ -73,4 +73,4 @@ def test_a_file_that_is_not_there_says_how_to_name_another(tmp_path: Path) -> No
 def test_a_loaded_configuration_cannot_be_changed(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, GOOD), {})
     with pytest.raises(ValueError, match="frozen"):
-        config.hall.name = "b"  # type: ignore[misc]
+        config.hall.name = "b"

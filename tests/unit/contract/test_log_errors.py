@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def _restore_logging():  # type: ignore[no-untyped-def]
+def _restore_logging():
     logger = logging.getLogger("hallwatch")
     before = logger.handlers[:], logger.level, logger.propagate
     yield

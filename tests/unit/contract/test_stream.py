@@ -32,9 +32,8 @@ def small_stream(*columns: object) -> Stream:
 
 
 def one_row(stream: Stream, **values: object) -> pa.Table:
-    return stream.clean(
-        {"ts": [1], "host": ["h"], "synthetic": [False]} | {k: [v] for k, v in values.items()}
-    )[0]
+    columns: dict[str, list[object]] = {"ts": [1], "host": ["h"], "synthetic": [False]}
+    return stream.clean(columns | {k: [v] for k, v in values.items()})[0]
 
 
 @EVERY_STREAM
