@@ -1,6 +1,10 @@
 """The bus: ordered, durable, at-least-once logs, behind two protocols.
 kafka.py is the only importer of kafka-python; local.py is one SQLite file for one machine."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from contract.bus.protocols import (
     AckCallback,
     Assignment,
@@ -12,6 +16,10 @@ from contract.bus.protocols import (
     TopicInfo,
     TopicPartition,
 )
+from contract.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from contract.config import BusSection
 
 __all__ = [
     "AckCallback",
@@ -23,4 +31,19 @@ __all__ = [
     "Record",
     "TopicInfo",
     "TopicPartition",
+    "open_bus",
 ]
+
+
+def open_bus(section: BusSection, clock: Clock | None = None) -> Bus:
+    """Open the bus that a configuration describes; raise TransportError where that fails."""
+    # Here, because the codec imports this package for its types, and the local log imports the codec.
+    from contract.bus.local import LocalBus
+
+    return LocalBus(
+        section.path,
+        fsync=section.fsync,
+        clock=clock or SystemClock(),
+        retention_hours=section.retention_hours,
+        retention_bytes=section.retention_bytes,
+    )

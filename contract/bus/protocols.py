@@ -53,20 +53,27 @@ AckCallback = Callable[[int | TransportError], None]
 
 
 class Producer(Protocol):
-    """Appends records. What was not acknowledged must be sent again; order per partition is kept."""
+    """Appends records, in order within a partition.
+
+    The first failure ends a producer: what waits and what is sent later fails too, so that no partition holds a
+    record whose predecessor is missing. Make another one and send again, in order, all from the lowest that was
+    not acknowledged. Call-backs run on another thread.
+    """
 
     def send(self, topic: str, partition: int, record: Record, on_ack: AckCallback | None = None) -> None:
         """Queue a record; blocks when too much is in flight.
 
-        Raises TransportError: no_topic, too_large, closed.
+        Raises TransportError: no_topic and too_large, which harm nothing else; closed; what ended the producer.
         """
         ...
 
     def flush(self, timeout_seconds: float = 30.0) -> None:
-        """Return when everything sent is durable; raise TransportError when something is not."""
+        """Return when everything sent is durable and acknowledged; raise TransportError when something is not."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Write what was sent, within a bounded time; raises nothing."""
+        ...
 
 
 class Assignment(Protocol):
@@ -83,22 +90,27 @@ class Consumer(Protocol):
     """Reads partitions in offset order, from where it was told to."""
 
     def subscribe(self, topics: Iterable[str], assignment: Assignment) -> None:
-        """Share the topics' partitions with the other members of the group."""
+        """Share the topics' partitions with the other members of the group.
+
+        `assignment` hears of them within the next polls. Raises TransportError(no_topic).
+        """
         ...
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, whoever else does; each needs a `seek`."""
+        """Read exactly these partitions, whoever else does; each needs a `seek`. Raises TransportError(no_topic)."""
         ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read from `offset` on. Raises nothing: `poll` tells when it is gone."""
+        """Read an assigned partition from `offset` on. Raises nothing: `poll` tells when it is gone."""
         ...
 
     def poll(self, timeout_seconds: float, max_messages: int = 10_000) -> list[Message]:
         """Return what is there, waiting at most `timeout_seconds` for the first message.
 
-        Messages of one partition come in offset order. Raises LogTruncated when retention overtook the
-        reader, and TransportError(no_offset) where a partition was never given a position.
+        Messages of one partition come in offset order, and no partition starves another. Raises LogTruncated
+        when retention overtook the reader, LogReplaced when the topic was made again or ends before the
+        position, TransportError(no_offset) where a partition was never given a position. After a raise nothing
+        was read: positions are as before.
         """
         ...
 
