@@ -104,8 +104,11 @@ GPU_SAMPLES = Stream(
         gauge("pcie_rx_bytes_per_second", "int64", "Received by the GPU.", valid=(0, 10**12)),
         gauge("nvlink_tx_bytes_per_second", "int64", "Sent over all links.", valid=(0, 10**13)),
         gauge("nvlink_rx_bytes_per_second", "int64", "Received over all links.", valid=(0, 10**13)),
-        counter(
-            "nvlink_bandwidth_total", "Total of the NVLink bandwidth counters over all links, as reported."
+        gauge(
+            "nvlink_megabytes_per_second",
+            "int64",
+            "Payload over all links, both directions; its exporter calls it a counter of bandwidth.",
+            valid=(0, 10**7),
         ),
         counter("pcie_replays", "Since driver load; resets on driver reload or GPU reset."),
         gauge(
@@ -128,6 +131,17 @@ GPU_SAMPLES = Stream(
         counter("nvlink_crc_data_errors", "Data CRC errors over all links."),
         counter("nvlink_replays", "Replays over all links."),
         counter("nvlink_recoveries", "Recoveries over all links."),
+        counter("nvlink_recoveries_failed", "Recoveries that did not bring a link back, over all links."),
+        counter("nvlink_symbol_errors", "Symbol errors over all links."),
+        gauge(
+            "nvlink_symbol_bit_error_ratio", "float64", "Bit errors per bit before correction.", valid=(0, 1)
+        ),
+        gauge(
+            "nvlink_effective_bit_error_ratio",
+            "float64",
+            "Bit errors per bit after correction.",
+            valid=(0, 1),
+        ),
         gauge("vgpu_license_status", "int8", "0: not licensed or not needed.", valid=(0, 100)),
     ],
 )
@@ -184,7 +198,7 @@ GPU_LINKS = Stream(
         counter("symbol_errors", "Symbol errors."),
         gauge("symbol_bit_error_ratio", "float64", "Bit errors per bit before correction.", valid=(0, 1)),
         gauge("effective_bit_error_ratio", "float64", "Bit errors per bit after correction.", valid=(0, 1)),
-        counter("bandwidth_total", "The link's bandwidth counter, as reported."),
+        gauge("megabytes_per_second", "int64", "Payload, both directions.", valid=(0, 10**6)),
         gauge("tx_bytes_per_second", "int64", "Sent.", valid=(0, 10**12)),
         gauge("rx_bytes_per_second", "int64", "Received.", valid=(0, 10**12)),
     ],

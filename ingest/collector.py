@@ -1,0 +1,139 @@
+"""What a collector is: it asks one device and returns rows; everything else is the runner's.
+
+A collector is one file in a subfolder of `ingest`: a configuration, and a class under `@collector`. Its docstring
+becomes its page in `docs/collectors.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from pydantic import Field
+
+from contract.clock import Clock
+from contract.config import HallSection, StrictConfig
+from contract.stream import Stream
+
+NAME_PATTERN = r"^[^\s/@]+$"
+"""Source names are `collector@host/instance`, so no part may hold a separator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of one stream of one tick: values by column, all of one length.
+
+    `ts`, `synthetic`, and `host` where it is not given are added by the runner.
+    """
+
+    stream: Stream
+    columns: Mapping[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one look at a device gave."""
+
+    rows: Sequence[Rows] = ()
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """Pieces of the answer that could not be read, by reason out of a short list."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Pieces that were read and hold nothing to keep: blanks, other entities; by reason out of a short list."""
+
+
+class Collector(Protocol):
+    """Reads one device. Called from one thread, never twice at a time."""
+
+    def collect(self, now_us: int) -> Reading:
+        """Ask the device once; return within the configured timeout.
+
+        `now_us` is the time of the rows. Raises CollectError where the device gives no usable answer.
+        """
+        ...
+
+    def cursor(self) -> bytes:
+        """Return what must be remembered across restarts; it is stored together with the rows of the reading."""
+        ...
+
+    def restore(self, cursor: bytes) -> None:
+        """Take up what an earlier process remembered; one that cannot be read is as good as none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class CollectorConfig(StrictConfig):
+    """What every collector's table in the configuration has."""
+
+    collector: str = Field(description="Name of the collector.")
+    host: str = Field(
+        default="", max_length=255, description="The host it reads; empty where it reads the hall itself."
+    )
+    instance: str = Field(
+        default="main",
+        pattern=NAME_PATTERN,
+        max_length=64,
+        description="Tells apart several of one collector on one host.",
+    )
+    interval_seconds: float = Field(
+        default=10, gt=0, le=3600, description="Time from one reading to the next."
+    )
+    timeout_seconds: float = Field(
+        default=5, gt=0, le=600, description="A reading that takes longer has failed."
+    )
+
+
+class HostConfig(CollectorConfig):
+    """The table of a collector that reads a host."""
+
+    host: str = Field(pattern=NAME_PATTERN, max_length=255, description="The host it reads.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What the runner gives every collector beside its configuration."""
+
+    hall: HallSection
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """A collector as the registry knows it."""
+
+    name: str
+    config: type[CollectorConfig]
+    build: Callable[[Any, Context], Collector]
+    streams: tuple[Stream, ...]
+    doc: str
+
+
+REGISTERED: dict[str, Registration] = {}
+"""Filled by `@collector` when a module is imported; read it through ingest.registry, which imports them all."""
+
+_Build = TypeVar("_Build", bound=Callable[[Any, Context], Collector])
+
+
+def collector(
+    name: str, config: type[CollectorConfig], streams: Sequence[Stream]
+) -> Callable[[_Build], _Build]:
+    """Register a collector class under the name operators write; it is built with (config, context)."""
+
+    def register(build: _Build) -> _Build:
+        known = REGISTERED.get(name)
+        if known is not None and _identity(known.build) != _identity(build):
+            raise ValueError(f"two collectors are named {name!r}: {known.build} and {build}")
+        REGISTERED[name] = Registration(
+            name=name, config=config, build=build, streams=tuple(streams), doc=build.__doc__ or ""
+        )
+        return build
+
+    return register
+
+
+def _identity(build: Callable[..., Any]) -> tuple[str, str]:
+    return build.__module__, getattr(build, "__qualname__", "")

@@ -1,0 +1,159 @@
+"""Fetching a page from a device under hard bounds, whatever the device does.
+
+Built on httpcore, the engine of httpx: it lets every socket operation be cut at one deadline, which neither a server
+that sends a byte a second nor one that drips its headers can move. The look-up of a host name is the resolver's:
+give addresses, or names that resolve locally.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import httpcore
+from typing_extensions import override
+
+from contract.clock import Clock
+from contract.errors import CollectError
+
+
+class Fetched(NamedTuple):
+    """The body of an answer."""
+
+    body: bytes
+    whole: bool
+    """The device said how long it is; else it may have been cut off."""
+
+
+class PageClient:
+    """Gets one address again and again over one kept connection."""
+
+    def __init__(self, url: str, *, timeout_seconds: float, max_bytes: int, clock: Clock) -> None:
+        self._url = url
+        self._max_bytes = max_bytes
+        self._deadline = _Deadline(timeout_seconds, clock)
+        self._timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_seconds)
+        self._pool = httpcore.ConnectionPool(
+            # Reading the machine's certificates takes a tenth of a second: only where they are needed.
+            ssl_context=ssl.create_default_context() if url.startswith("https:") else None,
+            max_connections=1,
+            network_backend=_Backend(self._deadline),
+        )
+
+    def get(self) -> Fetched:
+        """Return the body of a 200 answer.
+
+        Raises CollectError: unreachable, timeout, bad_status (redirects too), too_large, unreadable.
+        """
+        self._deadline.start()
+        try:
+            with self._pool.stream(
+                "GET",
+                self._url,
+                headers={"Accept": "text/plain", "Accept-Encoding": "identity"},
+                extensions={"timeout": self._timeouts},
+            ) as answer:
+                return self._body(answer)
+        except httpcore.TimeoutException as error:
+            raise CollectError("timeout", f"{self._url}: no whole answer in time") from error
+        except httpcore.NetworkError as error:
+            raise CollectError("unreachable", f"{self._url}: {error}") from error
+        except (httpcore.ProtocolError, httpcore.UnsupportedProtocol) as error:
+            raise CollectError("unreadable", f"{self._url}: {error}") from error
+
+    def close(self) -> None:
+        """Close the kept connection."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _body(self, answer: httpcore.Response) -> Fetched:
+        if answer.status != 200:
+            raise CollectError("bad_status", f"{self._url}: status {answer.status} where 200 belongs")
+        headers = {name.lower(): value.lower() for name, value in answer.headers}
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            raise CollectError("unreadable", f"{self._url}: compressed although asked not to be")
+        parts, size = [], 0
+        for part in answer.iter_stream():
+            size += len(part)
+            if size > self._max_bytes:
+                raise CollectError("too_large", f"{self._url}: more than {self._max_bytes} bytes")
+            parts.append(part)
+        return Fetched(b"".join(parts), b"content-length" in headers or b"transfer-encoding" in headers)
+
+
+class _Deadline:
+    """The moment at which everything that belongs to one request ends."""
+
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._end = 0.0
+
+    def start(self) -> None:
+        self._end = self._clock.monotonic() + self._seconds
+
+    def left(self, timeout: float | None, error: type[httpcore.TimeoutException]) -> float:
+        """Return how long one operation may take; raise `error` when the time is over."""
+        left = self._end - self._clock.monotonic()
+        if left <= 0:
+            raise error("the time for the whole answer is over")
+        return left if timeout is None else min(left, timeout)
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Opens connections whose every operation ends at the deadline."""
+
+    def __init__(self, deadline: _Deadline) -> None:
+        self._deadline = deadline
+        self._sockets = httpcore.SyncBackend()
+
+    @override
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        left = self._deadline.left(timeout, httpcore.ConnectTimeout)
+        stream = self._sockets.connect_tcp(host, port, left, local_address, socket_options)
+        return _Stream(stream, self._deadline)
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, stream: httpcore.NetworkStream, deadline: _Deadline) -> None:
+        self._stream = stream
+        self._deadline = deadline
+
+    @override
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, self._deadline.left(timeout, httpcore.ReadTimeout))
+
+    @override
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, self._deadline.left(timeout, httpcore.WriteTimeout))
+
+    @override
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        left = self._deadline.left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left), self._deadline)
+
+    @override
+    def close(self) -> None:
+        self._stream.close()
+
+    @override
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)

@@ -1,0 +1,84 @@
+"""Which collectors there are: found by importing every module of ingest's subfolders, so that one file adds one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+import ingest
+from contract.config import parse_model
+from contract.errors import ConfigError
+from ingest.collector import REGISTERED, CollectorConfig, Registration
+
+
+def load_collectors() -> dict[str, Registration]:
+    """Import every collector; return them by name, in order of their names."""
+    for package in pkgutil.iter_modules(ingest.__path__, "ingest."):
+        if not package.ispkg:
+            continue
+        folder = importlib.import_module(package.name)
+        for module in pkgutil.iter_modules(folder.__path__, f"{package.name}."):
+            if not module.name.endswith(".testing"):
+                importlib.import_module(module.name)
+    return dict(sorted(REGISTERED.items()))
+
+
+def read_table(table: Mapping[str, Any], where: str) -> tuple[Registration, CollectorConfig]:
+    """Turn a table of the configuration into a collector and its validated configuration.
+
+    Raises ConfigError: missing, unknown_name, unknown_key, invalid.
+    """
+    collectors = load_collectors()
+    name = table.get("collector")
+    if name is None:
+        raise ConfigError("missing", f"{where}: `collector` is missing; it is one of {', '.join(collectors)}")
+    registration = collectors.get(name) if isinstance(name, str) else None
+    if registration is None:
+        raise ConfigError(
+            "unknown_name", f"{where}: there is no collector {name!r}; there are {', '.join(collectors)}"
+        )
+    return registration, parse_model(registration.config, table, f"{where} ({name})")
+
+
+def collectors_page() -> str:
+    """Return docs/collectors.md."""
+    lines = [
+        "# Collectors",
+        "",
+        "Generated from the code by `make docs`. A collector reads one device and sends rows; a configuration names",
+        "as many as there are devices, each in a table of its own:",
+        "",
+        "```toml",
+        "[[ingest.collectors]]",
+        'collector = "gpu-dcgm"',
+        'host = "h100-a01-01"',
+        'url = "http://127.0.0.1:9400/metrics"',
+        "```",
+        "",
+        "Whatever a collector reads, its source is `collector@host/instance`; how it fares is in `collector_status`.",
+    ]
+    for registration in load_collectors().values():
+        lines += ["", *_section(registration)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(registration: Registration) -> list[str]:
+    streams = ", ".join(f"`{stream.name}`" for stream in registration.streams)
+    lines = [f"## {registration.name}", "", inspect.cleandoc(registration.doc), "", f"Writes {streams}.", ""]
+    lines += ["| key | default | meaning |", "|---|---|---|"]
+    for key, field in registration.config.model_fields.items():
+        if key == "collector":
+            continue
+        default = "required" if field.is_required() else f"`{_plain(field.default)}`"
+        lines.append(f"| `{key}` | {default} | {field.description} |")
+    return lines
+
+
+def _plain(value: object) -> str:
+    """Write a default as TOML does."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,126 @@
+"""The collector of the hall's own map."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import Field
+
+from contract.errors import CollectError, ConfigError
+from contract.streams.topology import INVENTORY
+from ingest.collector import CollectorConfig, Context, Reading, Rows, collector
+from ingest.topology.hallfile import HallFile, read_hall_file
+
+
+class InventoryConfig(CollectorConfig):
+    """A map of the hall."""
+
+    path: Path = Field(description="The YAML file. `[hall] inventory` makes this collector without a table.")
+    timeout_seconds: float = Field(
+        default=60, gt=0, le=600, description="A reading that takes longer has failed."
+    )
+
+
+@collector("inventory", InventoryConfig, (INVENTORY,))
+class InventoryCollector:
+    """Publishes the map of the hall: rows, racks, CDUs, hosts, GPUs and NICs out of one YAML file.
+
+    ```yaml
+    hall: demo
+    synthetic: false
+    cdus:
+      - {cdu: cdu-1}
+    rows:
+      - row: a
+        racks:
+          - rack: a01
+            cdu: cdu-1
+            hosts:
+              - host: h100-a01-01
+                model: ND-H100-v5
+                gpus:
+                  - {index: 0, uuid: GPU-8f3a9c1e-0123-4567-89ab-0123456789ab, pci_bus_id: "00000000:53:00.0"}
+                nics:
+                  - {nic: mlx5_0, guid: "0x58a2e10300123456", speed_gbps: 400}
+    ```
+
+    Each version of the file is one event with the rows that changed since the version before; an asset that is no
+    longer in it becomes `retired`. A file with a mistake is not published: the old version stays, and the status
+    of this source names each mistake with its line. Replace the file by renaming, so that no half of it is read.
+    """
+
+    def __init__(self, config: InventoryConfig, context: Context) -> None:
+        self._path = config.path
+        self._hall = context.hall
+        self._published: dict[str, dict[str, Any]] = {}
+        self._version: str | None = None
+        self._cursor = b""
+        self._read: tuple[int, ...] | None = None
+        """What the file looked like when it was last read."""
+        self._mistake: str | None = None
+
+    def collect(self, now_us: int) -> Reading:  # noqa: ARG002 - the runner stamps the rows
+        looks = self._look()
+        if looks != self._read:
+            file = self._load(looks)
+            if file is not None and file.digest != self._version:
+                return self._publish(file)
+        if self._mistake is not None:
+            raise CollectError("unreadable", self._mistake)
+        return Reading()
+
+    def cursor(self) -> bytes:
+        return self._cursor
+
+    def restore(self, cursor: bytes) -> None:
+        try:
+            kept = orjson.loads(zlib.decompress(cursor))
+            self._published, self._version = dict(kept["assets"]), str(kept["version"])
+        except (zlib.error, ValueError, TypeError, KeyError):
+            return
+        self._cursor = cursor
+
+    def close(self) -> None:
+        pass
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            stat = os.stat(self._path)  # noqa: PTH116 - one call, all fields
+        except OSError as error:
+            raise CollectError("unreachable", f"{self._path}: {error.strerror}") from error
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+    def _load(self, looks: tuple[int, ...]) -> HallFile | None:
+        """Read the file; None where it is wrong, or where it changes under the reading."""
+        self._mistake = None
+        try:
+            file = read_hall_file(self._path, hall=self._hall.name, synthetic=self._hall.synthetic)
+        except ConfigError as error:
+            self._mistake = str(error)
+            file = None
+        if self._look() != looks:
+            return None
+        self._read = looks
+        return file
+
+    def _publish(self, file: HallFile) -> Reading:
+        changed = [
+            {**asset, "state": "active"}
+            for name, asset in file.assets.items()
+            if asset != self._published.get(name)
+        ]
+        retired = [
+            {**asset, "state": "retired"}
+            for name, asset in self._published.items()
+            if name not in file.assets
+        ]
+        self._published, self._version = file.assets, file.digest
+        self._cursor = zlib.compress(orjson.dumps({"version": file.digest, "assets": file.assets}))
+        rows = [{**row, "hall": file.hall, "version": file.digest} for row in (*changed, *retired)]
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        return Reading(rows=[Rows(stream=INVENTORY, columns=columns)] if rows else [])
