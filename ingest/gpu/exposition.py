@@ -23,7 +23,7 @@ class PageLimits:
     max_bytes: int = 16_777_216
     max_line_length: int = 65_536
     max_labels: int = 64
-    max_samples: int = 50_000
+    max_lines: int = 100_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class Exposition:
     samples: list[Sample] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
     """Lines that are no sample: line_too_long, bad_name, bad_labels, duplicate_label, too_many_labels, no_value,
-    bad_value, truncated_line, too_many_samples."""
+    bad_value, truncated_line, too_many_lines."""
 
 
 class _BadLine(Exception):
@@ -96,15 +96,16 @@ class PageReader:
             self._names, self._by_text, self._by_content = set(), {}, {}
         exposition = Exposition()
         text = page.decode("utf-8", "replace")
-        for match in _LINE.finditer(text):
+        for number, match in enumerate(_LINE.finditer(text)):
+            if number == self._limits.max_lines:
+                exposition.rejected["too_many_lines"] += 1 + text.count("\n", match.end(), len(text) - 1)
+                break
             line = match.group()
             if line.startswith("#"):
                 continue
             try:
-                if match.end() == len(text) and not whole:
+                if match.end() == len(text) and not whole and not line.isspace():
                     raise _BadLine("truncated_line")
-                if len(exposition.samples) >= self._limits.max_samples:
-                    raise _BadLine("too_many_samples")
                 sample = self._read_line(line)
             except _BadLine as bad:
                 exposition.rejected[bad.args[0]] += 1
@@ -214,8 +215,8 @@ def _number(text: str) -> float | None:
     """Return a whole number exactly, any other as a float, and None for what is no number."""
     if len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
         return None
-    if text.isdigit() and len(text) < 20:
-        return int(text)
+    if text.lstrip("-").isdigit() and len(text) < 20:
+        return int(text) if text.rfind("-") < 1 else None
     try:
         return float(text)
     except ValueError:

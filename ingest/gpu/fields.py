@@ -36,6 +36,8 @@ class Field:
     column: str
     counts: bool = False
     """A count, which may truly reach the values that stand for a blank in a gauge."""
+    bits: bool = False
+    """A set of bits."""
     own: bool = False
     """A MIG instance has a value of its own; of any other field its rows repeat the whole GPU's."""
     zero_is_blank: bool = False
@@ -59,7 +61,6 @@ GPU_FIELDS: dict[str, Field] = {
         [
             (100, "sm_clock_mhz", "DEV_SM_CLOCK"),
             (101, "memory_clock_mhz", "DEV_MEM_CLOCK"),
-            (112, "clock_event_reasons", "DEV_CLOCK_THROTTLE_REASONS DEV_CLOCKS_EVENT_REASONS"),
             (150, "temperature_celsius", "DEV_GPU_TEMP DEV_GPU_TEMP_CELSIUS"),
             (153, "temperature_margin_celsius", "DEV_GPU_TEMP_LIMIT DEV_GPU_TEMP_MARGIN_CELSIUS"),
             (155, "power_watts", "DEV_POWER_USAGE DEV_BOARD_POWER_WATTS"),
@@ -120,6 +121,9 @@ GPU_FIELDS: dict[str, Field] = {
             (1214, "nvlink_symbol_errors", _SYMBOL_ERRORS),
         ],
         counts=True,
+    ),
+    **_fields(
+        [(112, "clock_event_reasons", "DEV_CLOCK_THROTTLE_REASONS DEV_CLOCKS_EVENT_REASONS")], bits=True
     ),
     # A memory temperature of 0 is what a GPU without that sensor shows (NVIDIA/DCGM pull request 311).
     **_fields(

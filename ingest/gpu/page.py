@@ -205,7 +205,7 @@ class Page:
         self.counts: dict[Device, dict[int, int]] = {}
         """How often each code occurred in the exporter's window, where it counts them."""
         self.rejected: Counter[str] = Counter()
-        """Samples that cannot be used: no_identity."""
+        """Samples that cannot be used: no_identity, not_whole."""
         self.skipped: Counter[str] = Counter()
         """Samples without anything to keep: blank, unknown_state, unmapped_family, other_entity."""
 
@@ -289,6 +289,10 @@ class Page:
             value = field.words.get(value)
             if value is None:
                 self.skipped["unknown_state"] += 1
+        elif (field.counts or field.bits) and not isinstance(value, int):
+            value = _whole(value)
+            if value is None:
+                self.rejected["not_whole"] += 1
         row.put(field.column, value, field.rank + lifted)
 
     def _note_code(self, device: Device, sample: Sample, detail: str | None = None) -> bool:
@@ -310,6 +314,11 @@ class Page:
             self.skipped["blank"] += 1
             return
         counts[code] = max(counts.get(code, 0), int(sample.value))
+
+
+def _whole(value: float) -> int | None:
+    """Return a whole number written as a float, like 2.5e9; None for what is none, or beyond 64 bits."""
+    return int(value) if math.isfinite(value) and value == int(value) and abs(value) < 2**63 else None
 
 
 def _code(value: float, kind: str) -> int | None:
