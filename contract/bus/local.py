@@ -420,13 +420,15 @@ class _LocalProducer:
                 raise self._error.with_traceback(None)
 
     def close(self) -> None:
-        """Write what was sent, for at most 30 s; what was not acknowledged by then never is."""
+        """Write what was sent, for at most 30 s; the rest fails."""
         if self._process != os.getpid():
             return
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(_CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self._fail([], TransportError("closed", f"not written within {_CLOSE_SECONDS} s after closing"))
 
     def _unusable(self) -> TransportError | None:
         if self._error is not None:
@@ -468,15 +470,22 @@ class _LocalProducer:
             return batch
 
     def _write(self, batch: Sequence[_Sent]) -> None:
-        results: Sequence[int | TransportError]
         try:
-            results = self._bus.append_rows([(sent.topic, sent.partition, sent.row) for sent in batch])
+            offsets = self._bus.append_rows([(sent.topic, sent.partition, sent.row) for sent in batch])
         except TransportError as error:
-            with self._changed:
-                self._error, self._closing = error, True
-                batch = [*batch, *self._queue]
-                self._queue.clear()
-            results = [error] * len(batch)
+            self._fail(batch, error)
+        else:
+            self._acknowledge(batch, offsets)
+
+    def _fail(self, batch: Sequence[_Sent], error: TransportError) -> None:
+        """Give an error to a batch and to all that waits behind it, and take no more."""
+        with self._changed:
+            self._error, self._closing = error, True
+            failed = [*batch, *self._queue]
+            self._queue.clear()
+        self._acknowledge(failed, [error] * len(failed))
+
+    def _acknowledge(self, batch: Sequence[_Sent], results: Sequence[int | TransportError]) -> None:
         for sent, result in zip(batch, results, strict=True):
             if sent.on_ack is not None:
                 sent.on_ack(result)

@@ -44,16 +44,19 @@ _REASONS = {
 }
 _MAY_BE_FULL = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 
-_open: weakref.WeakSet[Database] = weakref.WeakSet()
-_inherited: list[sqlite3.Connection] = []
-"""Connections of the parent process. Closing one in the child could take the parent's locks away."""
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_held: list[Database] = []
+"""Those that wait for a fork to be over."""
+
+_leaked: list[sqlite3.Connection] = []
+"""Of the parent process, never to be closed here."""
 
 
 class Database:
     """One connection, opened when first needed, for one thread at a time; every failure is a TransportError.
 
-    It stays with the file it saw first: another file in its place raises LogReplaced. After a fork the child
-    opens a connection of its own.
+    It stays with the file it saw first: another file in its place raises LogReplaced. It is closed while its
+    process forks, so parent and child may both go on with it.
     """
 
     def __init__(self, file: Path, *, fsync: bool, wait_seconds: float) -> None:
@@ -64,7 +67,7 @@ class Database:
         self._inode = 0
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        _open.add(self)
+        _databases.add(self)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -114,12 +117,25 @@ class Database:
             self._closed = True
             self._disconnect()
 
+    def hold(self) -> bool:
+        """Close the connection and let nobody open it until `release`; return False where others never let go."""
+        if not self._lock.acquire(timeout=self._wait_seconds):
+            return False
+        self._disconnect()
+        return True
+
+    def release(self) -> None:
+        """Let others in again."""
+        self._lock.release()
+
     def leave_parent(self) -> None:
         """Start anew in a process that was just forked."""
-        if self._connection is not None:
-            _inherited.append(self._connection)
+        if (
+            self._connection is not None
+        ):  # it could not be held: SQLite must never see it again in this process
+            _leaked.append(self._connection)
+            self._connection, self._closed = None, True
         self._lock = threading.Lock()
-        self._connection = None
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -294,9 +310,26 @@ def _free_bytes(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def _leave_parent() -> None:
-    for database in list(_open):
+# SQLite counts the locks of a process in its memory. A child that inherits an open connection inherits the counts
+# but not the locks, and may then write where it must not (sqlite.org/howtocorrupt.html, 2.6).
+
+
+def _before_fork() -> None:
+    _held[:] = [database for database in list(_databases) if database.hold()]
+
+
+def _after_fork_in_parent() -> None:
+    for database in _held:
+        database.release()
+    _held.clear()
+
+
+def _after_fork_in_child() -> None:
+    _held.clear()
+    for database in list(_databases):
         database.leave_parent()
 
 
-os.register_at_fork(after_in_child=_leave_parent)
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)

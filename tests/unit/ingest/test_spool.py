@@ -46,11 +46,11 @@ class Fault:
     """What one producer does after it took `after` records well.
 
     away: there is no producer at all. raises: `send` fails. fails: the acknowledgement is an error. silent: no
-    acknowledgement ever comes, and nothing is kept. unheard: nothing is acknowledged though it was kept, then
+    acknowledgement ever comes, and nothing is kept. split: the same for partition 0, all goes well for others. unheard: nothing is acknowledged though it was kept, then
     `send` fails.
     """
 
-    kind: Literal["away", "raises", "fails", "silent", "unheard"]
+    kind: Literal["away", "raises", "fails", "silent", "split", "unheard"]
     after: int = 0
 
 
@@ -105,14 +105,14 @@ class FlakyProducer:
             self._dead = self._taken > fault.after
             self._bus.kept.append(Kept(topic, partition, record))
             return
-        if fault is not None and self._taken > fault.after:
+        if fault is not None and self._taken > fault.after and not (fault.kind == "split" and partition):
             self._fail(fault, on_ack)
             return
         self._bus.kept.append(Kept(topic, partition, record))
         self._acknowledge(partial(on_ack, len(self._bus.kept)))
 
     def _fail(self, fault: Fault, on_ack: AckCallback) -> None:
-        if fault.kind == "silent":
+        if fault.kind in ("silent", "split"):
             return
         self._dead = True
         error = TransportError("unreachable", "the connection broke")
@@ -270,6 +270,16 @@ def test_what_was_kept_but_never_acknowledged_is_sent_again(open_spool: Callable
     assert bus.bodies() == [str(n) for n in (*range(5), *range(10))]
 
 
+def test_an_acknowledgement_says_nothing_about_another_partition(
+    open_spool: Callable[..., SpoolOutlet],
+) -> None:
+    bus = FlakyBus(Fault("split", after=3))
+    outlet = open_spool(bus)
+    outlet.put([out(str(number), number % 2) for number in range(8)])
+    drain(outlet)
+    assert bus.bodies() == ["0", "1", "2", "3", "5", "7", "4", "5", "6", "7"]
+
+
 def test_acknowledgements_may_come_late_and_in_any_order(open_spool: Callable[..., SpoolOutlet]) -> None:
     bus = FlakyBus(late=True)
     outlet = open_spool(bus)
@@ -362,7 +372,7 @@ def test_a_closed_spool_refuses(open_spool: Callable[..., SpoolOutlet]) -> None:
 
 
 faults = st.builds(
-    Fault, st.sampled_from(["away", "raises", "fails", "silent", "unheard"]), st.integers(0, 12)
+    Fault, st.sampled_from(["away", "raises", "fails", "silent", "split", "unheard"]), st.integers(0, 12)
 )
 batches = st.lists(st.lists(st.integers(0, 2), max_size=6), min_size=1, max_size=8)
 

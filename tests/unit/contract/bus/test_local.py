@@ -242,6 +242,25 @@ def test_flush_gives_up_after_its_timeout(bus: LocalBus) -> None:
         producer.flush()
 
 
+def test_closing_waits_no_longer_than_it_may(bus: LocalBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_CLOSE_SECONDS", 0.05)
+    acks = Acks()
+    producer = local._LocalProducer(bus)
+    producer.send("t", 0, record("0"), acks.expect(0))
+    producer.flush()
+    monkeypatch.setattr(local, "_BATCH_RECORDS", 1)
+    with bus._database.writing():
+        for number in (1, 2, 3):
+            producer.send("t", 0, record("x"), acks.expect(number))
+        producer.close()
+        results = dict(acks.results)
+        assert isinstance(results[3], TransportError)
+    producer._thread.join()
+    with closing(bus.consumer("g")) as consumer:
+        # The batch that was being written may have come through, nothing behind it.
+        assert consumer.end_offsets([ZERO])[ZERO] <= 2
+
+
 # Consumers.
 
 
@@ -384,6 +403,19 @@ def test_a_log_removed_while_it_is_open_takes_and_gives_nothing_more(
                 append(bus, 0, "b")
             with pytest.raises(LogReplaced):
                 consumer.poll(0)
+
+
+def test_a_handle_that_opens_the_file_anew_notices_another_log(
+    open_log: Callable[..., LocalBus], folder: Path, tmp_path: Path
+) -> None:
+    bus = open_log()
+    with bus._database.reading() as connection:
+        connection.execute("PRAGMA query_only = ON")
+    assert reason_of(lambda: append(bus, 0, "a")) == "unreachable"  # which closed its connection
+    folder.rename(tmp_path / "away")
+    append(open_log(), 0, "other")
+    for call in (lambda: append(bus, 0, "a"), lambda: bus.describe("t")):
+        assert reason_of(call) == "replaced"
 
 
 # Retention.
@@ -570,13 +602,13 @@ def test_many_may_create_the_same_log_at_once(folder: Path) -> None:
 
 
 FORKED = """
-import os, sys
+import os, sys, threading, time
 from contextlib import closing
 from pathlib import Path
 from contract.bus import Record, TopicPartition
 from contract.bus.local import LocalBus
 
-bus = LocalBus(Path(sys.argv[1]))
+bus = LocalBus(Path(sys.argv[1]), wait_seconds=30)
 bus.create_topic("t", 1)
 x = ("t", 0, Record(key="", headers={}, body=b"x"))
 bus.append([x])
@@ -584,7 +616,16 @@ consumer, producer = bus.consumer("g"), bus.producer()
 consumer.assign([TopicPartition("t", 0)])
 consumer.seek(TopicPartition("t", 0), 0)
 assert len(consumer.poll(0)) == 1
+# Another thread is in the middle of a transaction: the child must inherit nothing of it.
+inside = threading.Event()
+def hold():
+    with bus._database.writing():
+        inside.set()
+        time.sleep(0.2)
+threading.Thread(target=hold).start()
+inside.wait()
 child = os.fork()
+assert consumer._database._connection is None
 for _ in range(50):
     bus.append([x])
 assert consumer.poll(1)
@@ -594,14 +635,16 @@ if child == 0:
     except Exception as error:
         assert error.reason == "closed"
     producer.close()
-    bus.close()
+    time.sleep(0.5)
+    bus.append([x] * 5)
     os._exit(0)
+# The parent closes first: what the child appends after that must stay.
+consumer.close()
+producer.close()
+bus.close()
 assert os.waitpid(child, 0)[1] == 0
-producer.send("t", 0, x[2])
-producer.flush()
-while consumer.poll(0):
-    pass
-print(consumer.positions()[TopicPartition("t", 0)])
+bus = LocalBus(Path(sys.argv[1]))
+print(bus.consumer("g").end_offsets([TopicPartition("t", 0)])[TopicPartition("t", 0)])
 """
 
 
@@ -612,7 +655,7 @@ def test_a_forked_process_goes_on_with_connections_of_its_own(folder: Path) -> N
         text=True,
         check=False,
     )
-    assert (answer.stdout, answer.stderr) == ("102\n", "")
+    assert (answer.stdout, answer.stderr) == ("106\n", "")
 
 
 def test_the_configuration_opens_the_bus(folder: Path, clock: FakeClock) -> None:
