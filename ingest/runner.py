@@ -54,7 +54,7 @@ class Runner:
 
         Raises whatever ended a source's thread: that is a defect, and no source runs on unseen without its status.
         """
-        self.metrics.serve(self._metrics_port)
+        self._serve_metrics()
         threads = [_Thread(source, stop) for source in self.sources]
         for thread in threads:
             thread.start()
@@ -75,6 +75,14 @@ class Runner:
         return not any(thread.is_alive() for thread in threads) and not any(
             source.failing for source in self.sources
         )
+
+    def _serve_metrics(self) -> None:
+        try:
+            self.metrics.serve(self._metrics_port)
+        except OSError as error:
+            raise ConfigError(
+                "in_use", f"[ingest] metrics_port = {self._metrics_port}: {error.strerror}; 0 serves none"
+            ) from error
 
     def _watch(self) -> None:
         for source in self.sources:

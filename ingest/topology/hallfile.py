@@ -44,9 +44,7 @@ def _full_pci(text: str) -> str:
 
 
 Name = Annotated[str, _form(_NAME, "a name without spaces, / and @")]
-Uuid = Annotated[
-    str, _form(_UUID, "a UUID like GPU-8f3a9c1e-0123-4567-89ab-0123456789ab, as nvidia-smi -L prints")
-]
+Uuid = Annotated[str, _form(_UUID, "a UUID like GPU-8f3a9c1e-0123-4567-89ab-0123456789ab")]
 Pci = Annotated[str, _form(_PCI, "a PCI address like 00000000:53:00.0"), AfterValidator(_full_pci)]
 Guid = Annotated[str, _form(_GUID, "a port GUID like 0x58a2e10300123456")]
 Model = Annotated[str, Field(min_length=1, max_length=255)]
