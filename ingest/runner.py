@@ -1,7 +1,8 @@
 """All collectors of one process: built from the configuration, each in a thread of its own, watched and stopped.
 
-A thread per instance keeps a slow device from delaying the others. Reading one host's page takes milliseconds of
-one core, so a process is good for about a hundred hosts a second; beyond that, run several.
+A thread per instance keeps a slow device from delaying the others. To read a page of eight GPUs and send its rows
+takes ten to twenty milliseconds of one core, so a process is good for about fifty hosts a second; for more, run
+several, each with tables of its own.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def build_runner(
 ) -> Runner:
     """Build what `[ingest]` describes; the map of the hall is read too, without a table, where `[hall]` names one.
 
-    Raises ConfigError for a table that is wrong.
+    Raises ConfigError for a table that is wrong, TransportError where the outlet cannot give its cursors.
     """
     clock = clock or SystemClock()
     metrics = metrics or Metrics()

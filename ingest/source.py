@@ -111,7 +111,8 @@ class Source:
         self._asked_at: float | None = None
         self._status_due = 0.0
         self._random = random.Random(zlib.crc32(self.name.encode()))
-        self._phase = self._random.random()
+        # The map of the hall goes first: what hosts send is judged by it.
+        self._phase = self._random.random() if config.host else 0.0
         self._stored_cursor = outlet.cursor(self.name)
         if self._stored_cursor is not None:
             collector.restore(self._stored_cursor)

@@ -47,7 +47,7 @@ class Bench:
         self.times = []
         self._before = before
         self.collector = FakeCollector(*(answers or (GOOD,)), before=self._asked)
-        self.config = CollectorConfig(collector="fake", host="h1", **{"interval_seconds": 1, **config})
+        self.config = CollectorConfig(**{"collector": "fake", "host": "h1", "interval_seconds": 1, **config})
         self.source = Source(
             self.config, self.collector, self.outlet, HALL, "epoch-1", self.clock, SourceMetrics(self.metrics)
         )
@@ -89,6 +89,12 @@ def test_the_place_on_the_grid_is_the_sources_own_and_stays():
         phases[instance] = {Bench(polls=1, instance=instance).run().times[0] for _ in range(3)}
     assert all(len(times) == 1 for times in phases.values())
     assert len(set.union(*phases.values())) == 8
+
+
+def test_a_source_of_the_hall_itself_begins_at_once():
+    bench = Bench(Reading(), polls=2, host="", interval_seconds=7)
+    bench.run()
+    assert bench.times == [0, 7]
 
 
 def test_a_slow_reading_leaves_out_the_ticks_it_overlaps_and_keeps_the_grid():
