@@ -59,6 +59,8 @@ def collectors_page() -> str:
         "```",
         "",
         "Whatever a collector reads, its source is `collector@host/instance`; how it fares is in `collector_status`.",
+        "To add one, put a file into a subfolder of `ingest/`: a configuration, and a class under `@collector` with the",
+        "four methods of `ingest.collector.Collector`. Schedule, back-off, clocks, the bus and the status are the runner's.",
     ]
     for registration in load_collectors().values():
         lines += ["", *_section(registration)]

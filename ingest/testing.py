@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from contract.bus.protocols import Message
 from contract.config import HallSection
 from contract.errors import TransportError
 from contract.reader import Marks, read_batch
-from contract.stream import Stream
+from contract.stream import Rejected, Stream
 from contract.testing import FakeClock
 from ingest.collector import Context, Reading, Rows
 from ingest.gpu.dcgm import DcgmCollector, DcgmConfig
@@ -110,11 +112,16 @@ def rows_of(reading: Reading, stream: Stream) -> list[dict[str, Any]]:
     ]
 
 
-def clean(rows: Rows) -> tuple[list[dict[str, Any]], dict[tuple[str, str], int]]:
+def clean(rows: Rows) -> tuple[list[dict[str, Any]], Rejected]:
     """Do what the runner does with rows: return them with impossible values null, and the counts of those."""
-    stamps: dict[str, list[Any]] = {"ts": [0] * len(rows), "synthetic": [False] * len(rows)}
-    table, rejected = rows.stream.clean({**stamps, **rows.columns})
+    table, rejected = stamped(rows)
     return table.to_pylist(), rejected
+
+
+def stamped(rows: Rows) -> tuple[pa.Table, Rejected]:
+    """Do the same, as a table."""
+    stamps: dict[str, list[Any]] = {"ts": [0] * len(rows), "synthetic": [False] * len(rows)}
+    return rows.stream.clean({**stamps, **rows.columns})
 
 
 def read_answer(body: bytes) -> Exposition:
