@@ -7,8 +7,9 @@ import os
 import secrets
 import sqlite3
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -72,14 +73,14 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Run a block as the file's only writer, all or nothing; durable when the block is left."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
+        with self._transaction(self._wait_to_write) as connection:
             self.check_file()
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Run a block on one snapshot of the file."""
-        with self._transaction("BEGIN") as connection:
+        with self._transaction(_begin) as connection:
             yield connection
 
     def version(self) -> tuple[int, int]:
@@ -138,9 +139,9 @@ class Database:
         self._lock = threading.Lock()
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: Callable[[sqlite3.Connection], None]) -> Iterator[sqlite3.Connection]:
         with self._session() as connection:
-            connection.execute(begin)
+            begin(connection)
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -148,6 +149,20 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+    def _wait_to_write(self, connection: sqlite3.Connection) -> None:
+        """Begin to write, looking every other millisecond whether the present writer is done.
+
+        SQLite by itself looks less and less often, and so lets late-comers pass for seconds.
+        """
+        deadline = time.monotonic() + self._wait_seconds
+        connection.execute("PRAGMA busy_timeout = 5")
+        try:
+            while not _begin_immediate(connection):
+                if time.monotonic() > deadline:
+                    raise TransportError("timeout", f"{self._file}: others kept it locked for too long")
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {round(self._wait_seconds * 1000)}")
 
     @contextmanager
     def _session(self) -> Iterator[sqlite3.Connection]:
@@ -190,6 +205,20 @@ class Database:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN")
+
+
+def _begin_immediate(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True
 
 
 def create_database(file: Path, tables: str, wait_seconds: float) -> None:

@@ -286,6 +286,16 @@ def test_a_poll_returns_a_bounded_number_of_bytes_but_never_nothing(
     assert [m.offset for m in mine] == list(range(6))
 
 
+def test_large_messages_of_one_partition_do_not_starve_another(
+    bus: LocalBus, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_POLL_BYTES", 1_000)
+    append(bus, 0, *["x" * 5_000] * 10)
+    append(bus, 1, "a")
+    start(consumer, ZERO, ONE)
+    assert [[m.partition for m in consumer.poll(0)] for _ in range(3)] == [[0], [1, 0], [0]]
+
+
 def test_an_assignment_that_failed_is_told_again(bus: LocalBus, consumer: Consumer) -> None:
     append(bus, 0, "a")
 
