@@ -1,0 +1,5 @@
+"""`python -m hallwatch` is `hallwatch`."""
+
+from hallwatch.cli import main
+
+main()

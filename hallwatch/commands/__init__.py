@@ -1,0 +1,2 @@
+"""One file per command, or per few that belong together.
+May import everything."""

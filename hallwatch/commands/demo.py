@@ -1,0 +1,155 @@
+"""`hallwatch demo` and `hallwatch up`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from analytics.output import print_answer
+from analytics.query import connect
+from contract.clock import SystemClock
+from contract.config import Config, load_config
+from hallwatch.commands.options import stop_on_signals
+from hallwatch.demo import PARTS, WHAT, DemoHall, Found, Verdict, empty_folder, judge, watch, watch_alerts
+from hallwatch.processes import Parts
+
+FOLDER = click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-hall"),
+    show_default=True,
+    help="Where everything is written.",
+)
+HOSTS = click.option(
+    "--hosts", type=click.IntRange(min=5, max=64), default=8, show_default=True, help="Of 8 GPUs each."
+)
+SEED = click.option("--seed", type=int, default=1, show_default=True, help="The same seed is the same hall.")
+
+QUESTION = """\
+SELECT rack, count(*) AS gpus, round(sum(power_watts) / 1000, 1) AS kilowatts,
+       max(temperature_celsius) AS hottest_celsius, min(temperature_margin_celsius) AS least_margin_celsius
+FROM fleet_now GROUP BY rack ORDER BY rack"""
+
+
+@click.command()
+@FOLDER
+@HOSTS
+@SEED
+def demo(folder: Path, hosts: int, seed: int) -> None:
+    """Run a whole hall on this machine for a minute and a half.
+
+    A simulated hall serves exporter pages; collectors scrape them; the sink writes the lake; the engine raises
+    alerts. Three faults and two decoys are injected. Exit code 1 if a fault was missed or a decoy raised anything.
+    """
+    console, clock = Console(), SystemClock()
+    empty_folder(folder)
+    hall = DemoHall(folder, hosts=hosts, seed=seed, quiet=False, clock=clock)
+    console.print(
+        f"A hall of {hosts} hosts with 8 GPUs each, scraped every second, in {folder}/", highlight=False
+    )
+    try:
+        config = hall.start()
+        with watch_alerts(config, clock) as alerts:
+            found = watch(
+                hall, alerts, clock, lambda line: console.print(line, highlight=False, soft_wrap=True)
+            )
+            labels = hall.labels()
+            hall.parts.stop("collect", "engine")
+            found += alerts.poll()
+        hall.stop()
+    finally:
+        hall.parts.stop()
+    verdict = judge(labels, found)
+    _report(console, verdict, config, hall.config_path)
+    if not verdict.passed:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@FOLDER
+@HOSTS
+@SEED
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run the parts of a real hall instead: this file's collectors, sink and engine.",
+)
+@click.option("--quiet", is_flag=True, help="Inject no faults into the simulated hall.")
+def up(folder: Path, hosts: int, seed: int, config_path: Path | None, quiet: bool) -> None:
+    """Keep a hall running until Ctrl-C: simulated, or real with --config."""
+    console, clock, stop = Console(), SystemClock(), stop_on_signals()
+    if config_path is None:
+        empty_folder(folder)
+        hall = DemoHall(folder, hosts=hosts, seed=seed, quiet=quiet, clock=clock)
+        config_path, parts = hall.config_path, hall.parts
+    else:
+        hall, parts = None, Parts(config_path.parent / "logs", clock)
+    try:
+        config = hall.start() if hall is not None else _start(parts, config_path)
+        console.print(
+            f"Running. From another terminal: hallwatch sql --config {config_path} 'FROM fleet_now'"
+        )
+        console.print("Ctrl-C ends it.")
+        with watch_alerts(config, clock) as alerts:
+            while not clock.wait(stop, 0.5):
+                parts.check()
+                for alert in alerts.poll():
+                    console.print(_line(alert), highlight=False, soft_wrap=True)
+    finally:
+        console.print("Ending: collectors, engine, sink.")
+        parts.stop("collect", "engine", "sink")
+        parts.stop()
+
+
+def _start(parts: Parts, config_path: Path) -> Config:
+    config = load_config(config_path)
+    for part in PARTS:
+        parts.start(part, part, "--config", str(config_path))
+    return config
+
+
+def _line(alert: Found) -> str:
+    return f"ALERT     {alert.severity:8} {alert.summary}"
+
+
+def _report(console: Console, verdict: Verdict, config: Config, config_path: Path) -> None:
+    """Print what was injected against what was raised, what lies in the lake, and where to go on."""
+    table = Table(
+        "injected", "entity", "raised", "after it showed", title="Faults against alerts", title_justify="left"
+    )
+    for label, found in verdict.faults:
+        delay = f"{(found.at_us - label['shown_us']) / 1e6:.1f} s" if found else "-"
+        table.add_row(
+            WHAT[label["name"]], label["entity"], found.rule if found else "[red]MISSED[/red]", delay
+        )
+    for label in verdict.decoys:
+        raised = [alert.rule for alert in verdict.false_alerts if label["host"] in (alert.host, alert.entity)]
+        table.add_row(f"decoy: {WHAT[label['name']]}", label["entity"], ", ".join(raised) or "nothing", "")
+    console.print(table)
+    for alert in verdict.false_alerts:
+        console.print(f"[red]FALSE ALERT[/red] {alert.rule} {alert.entity}: {alert.summary}", soft_wrap=True)
+    lake = connect(config.lake.path)
+    ((rows,),) = lake.sql("SELECT count(*) FROM gpu_samples").fetchall()
+    console.print(f"\n{rows:,} rows of GPU samples are in {config.lake.path}/ (Delta Lake, Parquet).")
+    console.print("\n" + QUESTION + ";\n", highlight=False, soft_wrap=True)
+    print_answer(lake.sql(QUESTION), "table", sys.stdout.buffer)
+    console.print(
+        f"\nTry next:\n"
+        f"  hallwatch sql --config {config_path} 'FROM alerts'\n"
+        f"  hallwatch alerts --config {config_path}\n"
+        f"  hallwatch verify-log --config {config_path}\n"
+        f"  hallwatch up          (the same hall, until Ctrl-C)",
+        highlight=False,
+        soft_wrap=True,
+    )
+    missed = sum(found is None for _, found in verdict.faults)
+    console.print(
+        f"\n{len(verdict.faults) - missed} of {len(verdict.faults)} faults raised, "
+        f"{len(verdict.false_alerts)} false alerts, {len(verdict.decoys)} decoys.",
+        style="bold green" if verdict.passed else "bold red",
+    )

@@ -1,0 +1,228 @@
+"""The demo: a whole hall on one machine, and what was injected against what was raised.
+
+The twin's devices are scraped as real ones would be; the engine sees nothing but what the collectors sent.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from contract.bus import Consumer, TopicPartition, open_bus
+from contract.clock import Clock
+from contract.config import Config, load_config
+from contract.errors import ConfigError
+from contract.reader import Marks, read_batch
+from contract.streams.alerts import ALERTS
+from hallwatch.processes import Parts
+
+MARKER = ".hallwatch-demo"
+"""A folder with this file was made by the demo and may be emptied by it."""
+
+PARTS = ("sink", "engine", "collect")
+"""Readers of the bus before its writers, so that nothing waits."""
+
+LEAST_SECONDS, MOST_SECONDS = 60.0, 82.0
+"""Every decoy has begun and ended before the least; a fault that was not raised by the most was missed."""
+
+EXPECTED_RULE = {"thermal": "gpu-thermal-margin", "xid79": "gpu-xid-fatal", "silent-host": "host-silent"}
+"""Which alert a person would want for each fault."""
+
+WHAT = {
+    "thermal": "a cold plate loses its flow",
+    "xid79": "a GPU falls off the bus",
+    "silent-host": "a host's exporter stops answering",
+    "job-start": "a job starts: heat and power jump",
+    "exporter-restart": "an exporter restarts",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One alert as the bus carried it."""
+
+    rule: str
+    entity: str
+    host: str | None
+    severity: str
+    summary: str
+    at_us: int
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was injected against what was raised."""
+
+    faults: list[tuple[dict[str, Any], Found | None]] = field(default_factory=list)
+    decoys: list[dict[str, Any]] = field(default_factory=list)
+    false_alerts: list[Found] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Every fault raised its alert and nothing else was raised."""
+        return bool(self.faults) and all(found for _, found in self.faults) and not self.false_alerts
+
+
+def judge(labels: list[dict[str, Any]], alerts: list[Found]) -> Verdict:
+    """Match alerts to faults by rule and entity; an alert that matches none is a false one."""
+    verdict = Verdict(decoys=[label for label in labels if label["kind"] == "decoy"])
+    unmatched = list(alerts)
+    for label in labels:
+        if label["kind"] != "fault":
+            continue
+        wanted = (EXPECTED_RULE[label["name"]], label["entity"])
+        found = next((a for a in unmatched if (a.rule, a.entity) == wanted), None)
+        if found is not None:
+            unmatched.remove(found)
+        verdict.faults.append((label, found))
+    verdict.false_alerts = unmatched
+    return verdict
+
+
+class DemoHall:
+    """A folder with a twin's hall in it, and the processes that watch it."""
+
+    def __init__(self, folder: Path, *, hosts: int, seed: int, quiet: bool, clock: Clock) -> None:
+        self.folder = folder
+        self.twin_folder = folder / "twin"
+        self.config_path = folder / "hallwatch.toml"
+        self._hosts, self._seed, self._quiet = hosts, seed, quiet
+        self._clock = clock
+        self.parts = Parts(folder / "logs", clock)
+
+    def start(self) -> Config:
+        """Start every part; return the configuration they run with."""
+        quiet = ("--quiet",) if self._quiet else ()
+        self.parts.start(
+            "twin", "twin", "run", "--folder", str(self.twin_folder),
+            "--hosts", str(self._hosts), "--seed", str(self._seed), *quiet,
+        )  # fmt: skip
+        endpoints = json.loads(self._wait_for(self.twin_folder / "endpoints.json"))
+        self.config_path.write_text(demo_config(endpoints), encoding="utf-8")
+        config = load_config(self.config_path)
+        for part in PARTS:
+            self.parts.start(part, part, "--config", str(self.config_path))
+        return config
+
+    def stop(self) -> None:
+        """End the parts along the data flow, so that what was read is also stored."""
+        self.parts.stop("collect", "engine", "sink", "twin")
+
+    def labels(self) -> list[dict[str, Any]]:
+        """Return the twin's truth so far."""
+        labels: list[dict[str, Any]] = json.loads((self.twin_folder / "labels.json").read_text())
+        return labels
+
+    def _wait_for(self, path: Path) -> str:
+        for _ in range(300):
+            if path.exists():
+                return path.read_text(encoding="utf-8")
+            self.parts.check()
+            self._clock.sleep(0.1)
+        raise ConfigError("missing", f"the twin did not write {path} within 30 s; see {self.folder / 'logs'}")
+
+
+def empty_folder(folder: Path) -> None:
+    """Make the folder, or empty it if an earlier demo made it; refuse any other that holds something."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / MARKER).exists():
+            raise ConfigError(
+                "in_use", f"{folder} holds something that no demo made; name another with --folder"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARKER).touch()
+
+
+def demo_config(endpoints: list[dict[str, str]]) -> str:
+    """Return the configuration of the demo: the one a person would write for a hall of this size."""
+    lines = [
+        "# Written by `hallwatch demo`. A real hall's file looks the same, with synthetic = false.",
+        "[hall]",
+        'name = "demo"',
+        "synthetic = true",
+        'inventory = "twin/inventory.yaml"',
+        "",
+        "[bus]",
+        'path = "bus"',
+        "",
+        "[lake]",
+        'path = "lake"',
+        "",
+        "[engine]",
+        'path = "engine"',
+        "",
+        "[ingest]",
+        'path = "ingest"',
+    ]
+    for endpoint in endpoints:
+        lines += [
+            "",
+            "[[ingest.collectors]]",
+            'collector = "gpu-dcgm"',
+            f'host = "{endpoint["host"]}"',
+            f'url = "{endpoint["url"]}"',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+class AlertWatch:
+    """Follows the alerts on the bus as anybody may."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._marks: Marks = {}
+        partition = TopicPartition(ALERTS.topic, 0)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+
+    def poll(self) -> list[Found]:
+        """Return the alerts that began to fire since the last call."""
+        batch = read_batch(ALERTS, self._consumer.poll(0.0), self._marks)
+        rows = batch.table.set_column(0, "ts", batch.table.column("ts").cast(pa.int64()))
+        return [
+            Found(row["rule"], row["entity"], row["host"], row["severity"], row["summary"], row["ts"])
+            for row in rows.to_pylist()
+            if row["transition"] == "firing"
+        ]
+
+
+@contextmanager
+def watch_alerts(config: Config, clock: Clock) -> Iterator[AlertWatch]:
+    """Open the bus beside the running parts and follow its alerts."""
+    bus = open_bus(config.bus, clock)
+    bus.ensure_topics([ALERTS])
+    consumer = bus.consumer("demo")
+    try:
+        yield AlertWatch(consumer)
+    finally:
+        consumer.close()
+        bus.close()
+
+
+def watch(hall: DemoHall, alerts: AlertWatch, clock: Clock, say: Callable[[str], None]) -> list[Found]:
+    """Follow a demo until every fault was raised and every decoy is over, or until time is up."""
+    began, found, told = clock.monotonic(), list[Found](), set[str]()
+    while True:
+        hall.parts.check()
+        passed = clock.monotonic() - began
+        labels = hall.labels()
+        for label in labels:
+            if label["shown_us"] is not None and label["name"] not in told:
+                told.add(label["name"])
+                say(f"{passed:5.1f} s  injected  {WHAT[label['name']]} ({label['entity']})")
+        for alert in alerts.poll():
+            found.append(alert)
+            say(f"{passed:5.1f} s  ALERT     {alert.severity:8} {alert.summary}")
+        verdict = judge(labels, found)
+        done = all(f for _, f in verdict.faults) and all(label["shown_us"] is not None for label in labels)
+        if passed >= MOST_SECONDS or (done and passed >= LEAST_SECONDS):
+            return found
+        clock.sleep(0.2)

@@ -1,0 +1,73 @@
+"""The command line teaches, answers fast, and never shows a traceback for what a person can mend."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from hallwatch.cli import COMMANDS, cli, main
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hallwatch", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_lists_every_command_without_importing_what_they_need() -> None:
+    code = (
+        "import sys; from hallwatch.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted(set(sys.modules) & {'pyarrow', 'duckdb', 'deltalake', 'numpy', 'pydantic'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.endswith("[]\n")
+    for name in COMMANDS:
+        assert f"  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_does(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.help
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name not in ("folder", "help"):
+            assert option.help, f"{name} --{option.name}"
+
+
+def test_a_mistake_is_one_message_and_exit_code_two(tmp_path: Path) -> None:
+    done = run("sink", "--config", str(tmp_path / "none.toml"))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("hallwatch: ")
+    assert "none.toml" in done.stderr
+
+
+def test_a_command_that_found_something_wrong_says_so_by_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "hallwatch.toml").write_text(
+        '[hall]\nname = "a"\n[[ingest.collectors]]\ncollector = "gpu-dcgm"\nhost = "h"\nurl = "http://127.0.0.1:9/"\n'
+    )
+    assert (
+        run("collect", "--once", "--to", "stdout", "--config", str(tmp_path / "hallwatch.toml")).returncode
+        == 1
+    )
+    assert run("rules", "check").returncode == 0
+
+
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["dance"])
+    assert caught.value.code == 2
+    assert "dance" in capsys.readouterr().err
