@@ -277,9 +277,25 @@ def infer_array(column: Column, values: Sequence[Any]) -> pa.Array:
     try:
         if column.kind in _TEXTUAL:
             return pa.array(values, column.type)
-        return pa.array(values)
+        return pa.array(values, _few_numbers_type(values))
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise ContractError("bad_value", f"{column.name}: {error}") from error
+
+
+_FEW_VALUES = 512
+
+
+def _few_numbers_type(values: Sequence[Any]) -> pa.DataType | None:
+    """Return the type of a short list of numbers; None leaves it to Arrow.
+
+    Arrow's own look at the values costs more than a host's worth of them; in a long list it costs nothing.
+    """
+    if len(values) > _FEW_VALUES:
+        return None
+    kinds = set(map(type, values)) - {type(None)}
+    if kinds == {int}:
+        return pa.int64()
+    return pa.float64() if kinds == {float} else None
 
 
 def clean_array(
@@ -348,7 +364,7 @@ def _clean_numbers(
         if pa.types.is_integer(column.type) and not pc.all(pc.equal(values, pc.trunc(values))).as_py():
             values, found = _null_where(values, pc.not_equal(values, pc.trunc(values)), "not_whole")
             counts |= found
-    low, high = column.bounds()
+    low, high = _comparable_bounds(column, values.type)
     extremes = pc.min_max(values).as_py()
     if extremes["min"] is not None and (extremes["min"] < low or extremes["max"] > high):
         values, found = _null_where(
@@ -356,6 +372,15 @@ def _clean_numbers(
         )
         counts |= found
     return values.cast(column.type, safe=not pa.types.is_floating(column.type)), counts
+
+
+def _comparable_bounds(column: Column, found: pa.DataType) -> tuple[float, float]:
+    """Return the bounds as numbers of the values' own type: the greatest int64 has no double of its own."""
+    low, high = column.bounds()
+    if not pa.types.is_floating(found):
+        return low, high
+    greatest = float(high)
+    return float(low), greatest if greatest <= high else float(np.nextafter(greatest, 0))
 
 
 def _null_where(

@@ -106,7 +106,7 @@ def _values(column: Column) -> SearchStrategy[Any]:
         case ColumnKind.TIME:
             return st.integers(0, 2**62)
         case ColumnKind.TEXT:
-            return st.text(max_size=min(20, column.max_length))
+            return st.text(max_size=min(20, column.max_length // 4))  # a character is at most four bytes
         case ColumnKind.STATE:
             return st.booleans() if column.type == pa.bool_() else st.sampled_from(column.states)
         case ColumnKind.BLOB:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.errors import ContractError
-from contract.stream import LAKE_COLUMNS, ColumnKind, Stream, gauge, state, text
+from contract.stream import LAKE_COLUMNS, ColumnKind, Stream, counter, gauge, state, text
 from contract.streams import BY_TOPIC, STREAMS
 from contract.streams.envelope import HOST
 
@@ -104,6 +104,29 @@ def test_a_number_outside_its_range_is_null_and_never_clipped(value: float) -> N
 def test_the_ends_of_a_range_are_valid(value: float) -> None:
     stream = small_stream(gauge("g", "float32", "G.", valid=(0, 100)))
     assert one_row(stream, g=value).column("g").to_pylist() == [value]
+
+
+@pytest.mark.parametrize("value", [1e308, -1.0, 0.5, float(2**63), 2.0**64])
+def test_a_float_that_is_no_count_is_null(value: float) -> None:
+    stream = small_stream(counter("c", "C."))
+    for rows in (1, 1000):
+        table, rejected = stream.clean(
+            {"ts": [1] * rows, "host": ["h"] * rows, "synthetic": [False] * rows, "c": [value] * rows}
+        )
+        assert table.column("c").null_count == rows
+        assert sum(rejected.values()) == rows
+
+
+@pytest.mark.parametrize("rows", [4, 1000])
+def test_whole_numbers_survive_at_any_length_whatever_their_python_type(rows: int) -> None:
+    stream = small_stream(counter("c", "C."), gauge("g", "float64", "G."))
+    counts: list[object] = [2**63 - 1, 0, None] + [5] * (rows - 3)
+    gauges: list[object] = [7.0, 7, None] + [5] * (rows - 3)
+    table = stream.table(
+        {"ts": [1] * rows, "host": ["h"] * rows, "synthetic": [False] * rows, "c": counts, "g": gauges}
+    )
+    assert table.column("c").to_pylist() == counts
+    assert table.column("g").to_pylist() == gauges
 
 
 def test_an_unknown_state_is_null_and_a_missing_required_value_is_no_event() -> None:
