@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,10 +90,11 @@ def draw_plan(*, hosts: int = 8, gpus_per_host: int = 8, seed: int = 0, hall: st
     if hosts < 1 or not 1 <= gpus_per_host <= len(GPU_BUSES):
         raise ValueError(f"a hall has hosts of 1 to {len(GPU_BUSES)} GPUs, not {hosts} of {gpus_per_host}")
     identities = np.random.default_rng([seed, 0])
+    guids = _draw_guids(np.random.default_rng([seed, 2]))
     return Plan(
         hall=hall,
         seed=seed,
-        hosts=tuple(_draw_host(identities, number, gpus_per_host) for number in range(hosts)),
+        hosts=tuple(_draw_host(identities, guids, number, gpus_per_host) for number in range(hosts)),
         jobs=_draw_jobs(np.random.default_rng([seed, 1]), hosts),
     )
 
@@ -132,7 +134,7 @@ def _host_entry(host: Host) -> dict[str, object]:
     }
 
 
-def _draw_host(rng: np.random.Generator, number: int, gpus: int) -> Host:
+def _draw_host(rng: np.random.Generator, guids: Iterator[str], number: int, gpus: int) -> Host:
     rack_number, slot = divmod(number, HOSTS_PER_RACK)
     row = _row_name(rack_number // RACKS_PER_ROW)
     rack = f"{row}{rack_number % RACKS_PER_ROW + 1:02d}"
@@ -145,7 +147,7 @@ def _draw_host(rng: np.random.Generator, number: int, gpus: int) -> Host:
             Gpu(index=index, uuid=_draw_uuid(rng), pci_bus_id=f"00000000:{GPU_BUSES[index]}:00.0")
             for index in range(gpus)
         ),
-        nics=tuple(Nic(name=f"mlx5_{index}", guid=_draw_guid(rng)) for index in range(gpus)),
+        nics=tuple(Nic(name=f"mlx5_{index}", guid=next(guids)) for index in range(gpus)),
     )
 
 
@@ -164,9 +166,12 @@ def _draw_uuid(rng: np.random.Generator) -> str:
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def _draw_guid(rng: np.random.Generator) -> str:
-    # 58a2e1 is an OUI of NVIDIA's ConnectX-7 adapters; 0300 is how they widen a MAC address to a GUID.
-    return f"0x58a2e10300{rng.bytes(3).hex()}"
+def _draw_guids(rng: np.random.Generator) -> Iterator[str]:
+    """Yield GUIDs that differ, as a maker's serial numbers do: counted up from a drawn one."""
+    first = int(rng.integers(2**24))
+    for number in range(2**24):
+        # 58a2e1 is an OUI of NVIDIA's ConnectX-7 adapters; 0300 is how they widen a MAC address to a GUID.
+        yield f"0x58a2e10300{(first + number) % 2**24:06x}"
 
 
 def _draw_jobs(rng: np.random.Generator, hosts: int) -> tuple[Job, ...]:
