@@ -32,8 +32,9 @@ _SPOOL = TopicPartition("spool", 0)
 _TOPIC_HEADER, _PARTITION_HEADER = "spool-topic", "spool-partition"
 _SHOWN_HEADERS = ("ce_source", "ce_epoch", "ce_sequence", "content-type")
 
-_POLL_SECONDS = 0.2
-_FULL_PAUSE_SECONDS = 0.01
+_IDLE_SECONDS = 0.2
+"""The forwarder looks around this often when nothing wakes it."""
+
 _IN_FLIGHT = 10_000
 _TRIM_EVERY_SECONDS, _TRIM_EVERY_MESSAGES = 0.5, 5_000
 _FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.1, 30.0
@@ -96,7 +97,7 @@ class SpoolOutlet:
 
     The log begins at the lowest event that is not acknowledged: that is all it remembers of the bus. After a
     failure or a restart everything from there is sent again; readers drop the repeats by sequence. The bus stays
-    open.
+    open. Forwarding is a thread, so `clock` must be one that runs by itself.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class SpoolOutlet:
                 "full", f"the spool holds its {self._max_bytes} bytes; the bus takes nothing"
             )
         self._spool.append([(*_SPOOL, _wrap(o)) for o in records], dict([cursor] if cursor else []))
+        self._forwarder.wake.set()
 
     def cursor(self, name: str) -> bytes | None:
         return self._spool.cursor(name)
@@ -161,6 +163,7 @@ class SpoolOutlet:
     def close(self) -> None:
         """Stop forwarding, after a few seconds at most; what was not forwarded stays for the next start."""
         self._stop.set()
+        self._forwarder.wake.set()
         self._thread.join(2 * _STOP_SECONDS)
         self._reader.close()
         self._spool.close()
@@ -176,6 +179,7 @@ class _Forwarder:
         with closing(spool.consumer("")) as reader:
             self._trimmed = self.lowest = reader.begin_offsets([_SPOOL])[_SPOOL]
         self._trim_at = self._progress_at = clock.monotonic()
+        self.wake = threading.Event()
         self.failures: Counter[str] = Counter()
         self.refused = 0
 
@@ -194,25 +198,25 @@ class _Forwarder:
                 delay = min(2 * delay, _LAST_DELAY_SECONDS)
 
     def _forward(self, stop: threading.Event) -> None:
-        flight = _Flight(self.lowest)
+        flight = _Flight(self.lowest, self.wake)
         self._progress_at = self._clock.monotonic()
         try:
             with closing(self._bus.producer()) as producer, closing(self._spool.consumer("")) as reader:
                 reader.assign([_SPOOL])
                 reader.seek(_SPOOL, flight.lowest)
                 while not stop.is_set():
-                    self._feed(reader, producer, flight, stop)
+                    self._feed(reader, producer, flight)
         finally:
             self.lowest = flight.lowest
         self._trim()
 
-    def _feed(self, reader: Consumer, producer: Producer, flight: _Flight, stop: threading.Event) -> None:
-        room = _IN_FLIGHT - flight.size
-        if room <= 0:
-            self._clock.wait(stop, _FULL_PAUSE_SECONDS)
-        else:
-            for message in reader.poll(_POLL_SECONDS, room):
-                self._send(producer, message, flight)
+    def _feed(self, reader: Consumer, producer: Producer, flight: _Flight) -> None:
+        messages = reader.poll(0, _IN_FLIGHT - flight.size)
+        for message in messages:
+            self._send(producer, message, flight)
+        if not messages:
+            self._clock.wait(self.wake, _IDLE_SECONDS)
+            self.wake.clear()
         if flight.error is not None:
             raise flight.error
         now = self._clock.monotonic()
@@ -245,7 +249,8 @@ class _Forwarder:
 class _Flight:
     """What one producer was given, and the lowest offset of it that is not acknowledged."""
 
-    def __init__(self, lowest: int) -> None:
+    def __init__(self, lowest: int, wake: threading.Event) -> None:
+        self._wake = wake
         self._lock = threading.Lock()
         self._acknowledged: set[int] = set()
         self._next = lowest
@@ -266,11 +271,12 @@ class _Flight:
         with self._lock:
             if error is not None:
                 self.error = self.error or error
-                return
-            self._acknowledged.add(offset)
+            else:
+                self._acknowledged.add(offset)
             while self.lowest in self._acknowledged:
                 self._acknowledged.remove(self.lowest)
                 self.lowest += 1
+        self._wake.set()
 
 
 class StdoutOutlet:
