@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -32,7 +33,7 @@ def small_stream(*columns: object) -> Stream:
 
 
 def one_row(stream: Stream, **values: object) -> pa.Table:
-    columns: dict[str, list[object]] = {"ts": [1], "host": ["h"], "synthetic": [False]}
+    columns: dict[str, Any] = {"ts": [1], "host": ["h"], "synthetic": [False]}
     return stream.clean(columns | {k: [v] for k, v in values.items()})[0]
 
 
@@ -120,8 +121,8 @@ def test_a_float_that_is_no_count_is_null(value: float) -> None:
 @pytest.mark.parametrize("rows", [4, 1000])
 def test_whole_numbers_survive_at_any_length_whatever_their_python_type(rows: int) -> None:
     stream = small_stream(counter("c", "C."), gauge("g", "float64", "G."))
-    counts: list[object] = [2**63 - 1, 0, None] + [5] * (rows - 3)
-    gauges: list[object] = [7.0, 7, None] + [5] * (rows - 3)
+    counts: list[Any] = [2**63 - 1, 0, None] + [5] * (rows - 3)
+    gauges: list[Any] = [7.0, 7, None] + [5] * (rows - 3)
     table = stream.table(
         {"ts": [1] * rows, "host": ["h"] * rows, "synthetic": [False] * rows, "c": counts, "g": gauges}
     )
