@@ -268,7 +268,7 @@ def encode_row(record: Record) -> Row:
     headers = orjson.dumps(record.headers if type(record.headers) is dict else dict(record.headers))
     if len(record.body) > MAX_BODY_BYTES:
         raise TransportError("too_large", f"a body of {len(record.body)} bytes, at most {MAX_BODY_BYTES}")
-    size = len(headers) + len(record.key)
+    size = len(headers) + len(record.key.encode())
     if size > MAX_HEADER_BYTES:
         raise TransportError("too_large", f"key and headers of {size} bytes, at most {MAX_HEADER_BYTES}")
     return Row(record.key, headers, record.body)

@@ -63,7 +63,8 @@ class Producer(Protocol):
     def send(self, topic: str, partition: int, record: Record, on_ack: AckCallback | None = None) -> None:
         """Queue a record; blocks when too much is in flight.
 
-        Raises TransportError: no_topic and too_large, which harm nothing else; closed; what ended the producer.
+        Raises TransportError: no_topic, and too_large for a body above 16 MiB or key and headers above 64 KiB,
+        which harm nothing else; closed; what ended the producer.
         """
         ...
 
