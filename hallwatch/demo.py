@@ -36,10 +36,10 @@ EXPECTED_RULE = {"thermal": "gpu-thermal-margin", "xid79": "gpu-xid-fatal", "sil
 """Which alert a person would want for each fault."""
 
 WHAT = {
-    "thermal": "a cold plate loses its flow",
+    "thermal": "a cold plate loses flow",
     "xid79": "a GPU falls off the bus",
-    "silent-host": "a host's exporter stops answering",
-    "job-start": "a job starts: heat and power jump",
+    "silent-host": "an exporter goes silent",
+    "job-start": "a job starts",
     "exporter-restart": "an exporter restarts",
 }
 

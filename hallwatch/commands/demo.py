@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -92,7 +93,7 @@ def up(folder: Path, hosts: int, seed: int, config_path: Path | None, quiet: boo
     try:
         config = hall.start() if hall is not None else _start(parts, config_path)
         console.print(
-            f"Running. From another terminal: hallwatch sql --config {config_path} 'FROM fleet_now'"
+            f"Running. From another terminal: {_command()} sql --config {config_path} 'FROM fleet_now'"
         )
         console.print("Ctrl-C ends it.")
         with watch_alerts(config, clock) as alerts:
@@ -119,37 +120,56 @@ def _line(alert: Found) -> str:
 
 def _report(console: Console, verdict: Verdict, config: Config, config_path: Path) -> None:
     """Print what was injected against what was raised, what lies in the lake, and where to go on."""
-    table = Table(
-        "injected", "entity", "raised", "after it showed", title="Faults against alerts", title_justify="left"
-    )
-    for label, found in verdict.faults:
-        delay = f"{(found.at_us - label['shown_us']) / 1e6:.1f} s" if found else "-"
-        table.add_row(
-            WHAT[label["name"]], label["entity"], found.rule if found else "[red]MISSED[/red]", delay
-        )
-    for label in verdict.decoys:
-        raised = [alert.rule for alert in verdict.false_alerts if label["host"] in (alert.host, alert.entity)]
-        table.add_row(f"decoy: {WHAT[label['name']]}", label["entity"], ", ".join(raised) or "nothing", "")
-    console.print(table)
+    console.print(_verdict_table(verdict))
     for alert in verdict.false_alerts:
         console.print(f"[red]FALSE ALERT[/red] {alert.rule} {alert.entity}: {alert.summary}", soft_wrap=True)
-    lake = connect(config.lake.path)
-    ((rows,),) = lake.sql("SELECT count(*) FROM gpu_samples").fetchall()
-    console.print(f"\n{rows:,} rows of GPU samples are in {config.lake.path}/ (Delta Lake, Parquet).")
-    console.print("\n" + QUESTION + ";\n", highlight=False, soft_wrap=True)
-    print_answer(lake.sql(QUESTION), "table", sys.stdout.buffer)
+    missed = sum(found is None for _, found in verdict.faults)
+    console.print(
+        f"{len(verdict.faults) - missed} of {len(verdict.faults)} faults raised, "
+        f"{len(verdict.false_alerts)} false alerts on {len(verdict.decoys)} decoys and everything else.",
+        style="bold green" if verdict.passed else "bold red",
+    )
+    with connect(config.lake.path) as lake:
+        ((rows,),) = lake.sql("SELECT count(*) FROM gpu_samples").fetchall()
+        console.print(
+            f"\n{rows:,} rows of GPU samples lie in {config_path.parent / 'lake'}/ as Delta tables. Asked:\n"
+        )
+        console.print(QUESTION, highlight=False, soft_wrap=True)
+        print_answer(lake.sql(QUESTION), "table", sys.stdout.buffer)
+    command = _command()
     console.print(
         f"\nTry next:\n"
-        f"  hallwatch sql --config {config_path} 'FROM alerts'\n"
-        f"  hallwatch alerts --config {config_path}\n"
-        f"  hallwatch verify-log --config {config_path}\n"
-        f"  hallwatch up          (the same hall, until Ctrl-C)",
+        f"  {command} sql --config {config_path} 'FROM alerts'\n"
+        f"  {command} alerts --config {config_path}\n"
+        f"  {command} verify-log --config {config_path}\n"
+        f"  make up          the same hall, until Ctrl-C",
         highlight=False,
         soft_wrap=True,
     )
-    missed = sum(found is None for _, found in verdict.faults)
-    console.print(
-        f"\n{len(verdict.faults) - missed} of {len(verdict.faults)} faults raised, "
-        f"{len(verdict.false_alerts)} false alerts, {len(verdict.decoys)} decoys.",
-        style="bold green" if verdict.passed else "bold red",
-    )
+
+
+def _verdict_table(verdict: Verdict) -> Table:
+    table = Table("injected", "on", "raised", "after it showed", box=SIMPLE_HEAD, pad_edge=False)
+    for label, found in verdict.faults:
+        delay = f"{(found.at_us - label['shown_us']) / 1e6:.1f} s" if found else "-"
+        rule = found.rule if found else "[red]MISSED[/red]"
+        table.add_row(WHAT[label["name"]], _short(label["entity"]), rule, delay)
+    for label in verdict.decoys:
+        raised = [alert.rule for alert in verdict.false_alerts if label["host"] in (alert.host, alert.entity)]
+        table.add_row(
+            f"decoy: {WHAT[label['name']]}", _short(label["entity"]), ", ".join(raised) or "nothing", ""
+        )
+    return table
+
+
+def _short(entity: str) -> str:
+    """Return enough of a UUID to tell GPUs apart."""
+    return entity[:12] + "…" if entity.startswith("GPU-") else entity
+
+
+def _command() -> str:
+    """Return how this program was called, so that the next call can be pasted."""
+    called = Path(sys.argv[0])
+    if called.name != "hallwatch":
+        return "hallwatch"
+    return str(called.relative_to(Path.cwd())) if called.is_relative_to(Path.cwd()) else "hallwatch"
