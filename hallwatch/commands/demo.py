@@ -54,7 +54,7 @@ def demo(folder: Path, hosts: int, seed: int) -> None:
     )
     try:
         config = hall.start()
-        with watch_alerts(config, clock) as alerts:
+        with watch_alerts(config, clock) as alerts, console.status("watching the hall"):
             found = watch(
                 hall, alerts, clock, lambda line: console.print(line, highlight=False, soft_wrap=True)
             )
