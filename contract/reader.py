@@ -5,11 +5,14 @@ The sink and the engine read through the same code, so that they agree on what a
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +21,11 @@ import pyarrow.compute as pc
 from contract.bus.protocols import Message
 from contract.codec import ARROW_TYPE, JSON_TYPE, MAX_BODY_BYTES, decode_blobs, parse_arrow, parse_json
 from contract.errors import ContractError
-from contract.stream import TIME_TYPE, ColumnKind, Rejected, Stream
+from contract.stream import TIME_TYPE, ColumnKind, Rejected, Stream, infer_array
+
+if find_spec("dateutil") is None:
+    # pyarrow looks for it at every conversion whose type it infers, 0.2 ms each where it is not installed.
+    sys.modules["dateutil"] = None  # type: ignore[assignment]
 
 
 class MarkKey(NamedTuple):
@@ -106,7 +113,7 @@ def read_batch(
     ):
         part = list(run)
         if content == JSON_TYPE:
-            part = [message for message in part if _is_new(marks, _origin(message, 0), batch)]
+            part = [message for message in part if _is_new_message(marks, message, batch)]
         _decode_run(_DECODERS[content], part, tables, batch, marks, synthetic)
     if tables:
         batch.table = pa.concat_tables(tables)
@@ -114,22 +121,23 @@ def read_batch(
 
 
 def _acceptable(stream: Stream, messages: Sequence[Message], batch: Batch) -> Iterator[Message]:
+    topic = stream.topic
     for message in messages:
         try:
-            _check_headers(stream, message)
+            _check_headers(topic, message)
         except ContractError as error:
             batch.dead.append(DeadLetter(message, error))
         else:
             yield message
 
 
-def _check_headers(stream: Stream, message: Message) -> None:
+def _check_headers(topic: str, message: Message) -> None:
     headers = message.headers
     content = headers.get("content-type")
     if content not in _DECODERS:
         raise ContractError("unknown_content_type", f"content-type {content!r}"[:300])
-    if headers.get("ce_type") != stream.topic:
-        raise ContractError("wrong_type", f"ce_type {headers.get('ce_type')!r} on {stream.topic}"[:300])
+    if headers.get("ce_type") != topic:
+        raise ContractError("wrong_type", f"ce_type {headers.get('ce_type')!r} on {topic}"[:300])
     if len(message.body) > MAX_BODY_BYTES:
         raise ContractError("too_large", f"{len(message.body)} bytes, at most {MAX_BODY_BYTES}")
     if content == ARROW_TYPE:
@@ -137,21 +145,23 @@ def _check_headers(stream: Stream, message: Message) -> None:
     sequence = headers.get("ce_sequence")
     if not headers.get("ce_source") or not headers.get("ce_epoch") or sequence is None:
         raise ContractError("missing_header", "ce_source, ce_epoch and ce_sequence are needed")
-    if not (sequence.isascii() and sequence.isdigit() and len(sequence) < 19):
+    if not (sequence.isdigit() and sequence.isascii() and len(sequence) < 19):
         raise ContractError("bad_header", f"ce_sequence {sequence!r}"[:300])
 
 
-def _origin(message: Message, rows: int) -> EventOrigin:
+def _is_new_message(marks: Marks, message: Message, batch: Batch) -> bool:
     headers = message.headers
-    return EventOrigin(message, headers["ce_source"], headers["ce_epoch"], int(headers["ce_sequence"]), rows)
+    key = (message.partition, headers["ce_source"], headers["ce_epoch"])
+    return _is_new(marks, key, int(headers["ce_sequence"]), batch)
 
 
-def _is_new(marks: Marks, origin: EventOrigin, batch: Batch) -> bool:
-    key = MarkKey(origin.message.partition, origin.source, origin.epoch)
-    if origin.sequence <= marks.get(key, -1):
+def _is_new(marks: Marks, key: tuple[int, str, str], sequence: int, batch: Batch) -> bool:
+    # The plain tuple finds the named one: only a source's first event pays for its making.
+    known = marks.get(cast(MarkKey, key), -1)
+    if sequence <= known:
         batch.repeats += 1
         return False
-    marks[key] = origin.sequence
+    marks[cast(MarkKey, key) if known >= 0 else MarkKey(*key)] = sequence
     return True
 
 
@@ -193,51 +203,86 @@ def _check_world(table: pa.Table, synthetic: bool | None) -> None:
 
 
 class _Layout:
-    """The values of all messages that name the same columns: one list per column, filled message by message."""
+    """The values of all bodies that name the same columns in the same order, filled body by body.
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self.lists: list[list[Any]] = [[] for _ in names]
-        self.extends = [values.extend for values in self.lists]
-        self.at: list[int] = []
-        self.total = 0
+    A column that was one value in every body so far is kept as one value per body.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.places: list[int] = []
+        self.rows: list[int] = []
+        self.columns: list[list[Any]] = [[] for _ in names]
+        self.one_per_body = [True] * len(names)
+        self._count = 0
+        self._add_one: list[Callable[[Any], None]] = [values.append for values in self.columns]
+        self._add_list: list[Callable[[Any], None]] = [partial(self._spread, at) for at in range(len(names))]
+
+    def add(self, place: int, document: dict[str, Any], rows: int) -> None:
+        """Add one body; raise ContractError(unequal_columns): then the whole layout is spoilt."""
+        self._count = rows
+        for values, add_list, add_one in zip(document.values(), self._add_list, self._add_one, strict=True):
+            if type(values) is not list:
+                add_one(values)
+            elif len(values) == rows:
+                add_list(values)
+            else:
+                raise ContractError("unequal_columns", f"a column of {len(values)} values, ts has {rows}")
+        self.places.append(place)
+        self.rows.append(rows)
+
+    def _spread(self, at: int, values: list[Any]) -> None:
+        """Take the first list of a column: from now on it has one value per row."""
+        column = self.columns[at]
+        column[:] = [value for value, rows in zip(column, self.rows, strict=True) for _ in range(rows)]
+        column += values
+        self.one_per_body[at] = False
+        self._add_list[at] = column.extend
+        self._add_one[at] = lambda value: column.extend([value] * self._count)
 
 
 def _decode_json(stream: Stream, messages: Sequence[Message]) -> tuple[pa.Table, list[EventOrigin], Rejected]:
     layouts: dict[tuple[str, ...], _Layout] = {}
     origins: list[EventOrigin] = []
-    for at, message in enumerate(messages):
+    for place, message in enumerate(messages):
         document, rows = parse_json(message.body)
         names = tuple(document)
         layout = layouts.get(names)
         if layout is None:
             layout = layouts[names] = _Layout(names)
-        for extend, values in zip(layout.extends, document.values(), strict=True):
-            extend(values if type(values) is list else [values] * rows)
-        layout.at.append(at)
+        layout.add(place, document, rows)
         origins.append(_origin(message, rows))
     rejected: Counter[tuple[str, str]] = Counter()
     parts = []
-    for names, layout in layouts.items():
-        table, counts = _assemble(stream, names, layout)
+    for layout in layouts.values():
+        table, counts = _assemble(stream, layout)
         rejected.update(counts)
         parts.append(table)
     table = parts[0] if len(parts) == 1 else _in_order(parts, list(layouts.values()), origins)
     return table, origins, dict(rejected)
 
 
-def _assemble(stream: Stream, names: Sequence[str], layout: _Layout) -> tuple[pa.Table, Rejected]:
-    columns = {}
-    for name, values in zip(names, layout.lists, strict=True):
+def _assemble(stream: Stream, layout: _Layout) -> tuple[pa.Table, Rejected]:
+    body_of_row = pa.array(np.repeat(np.arange(len(layout.rows)), layout.rows))
+    arrays = {}
+    for name, values, one_per_body in zip(layout.names, layout.columns, layout.one_per_body, strict=True):
         column = stream.by_name.get(name)
-        if column is not None:
-            columns[name] = decode_blobs(values, name) if column.kind is ColumnKind.BLOB else values
-    return stream.clean(columns)
+        if column is None:
+            continue  # a later version of the stream may have added it
+        array = infer_array(column, decode_blobs(values, name) if column.kind is ColumnKind.BLOB else values)
+        arrays[name] = array.take(body_of_row) if one_per_body else array
+    return stream.validate(pa.table(arrays))
+
+
+def _origin(message: Message, rows: int) -> EventOrigin:
+    headers = message.headers
+    return EventOrigin(message, headers["ce_source"], headers["ce_epoch"], int(headers["ce_sequence"]), rows)
 
 
 def _in_order(parts: list[pa.Table], layouts: list[_Layout], origins: list[EventOrigin]) -> pa.Table:
     """Bring rows that were gathered by layout back into the order of their messages."""
     rows = np.array([origin.rows for origin in origins])
-    messages = np.concatenate([np.repeat(layout.at, rows[layout.at]) for layout in layouts])
+    messages = np.concatenate([np.repeat(layout.places, rows[layout.places]) for layout in layouts])
     return pa.concat_tables(parts).take(pa.array(np.argsort(messages, kind="stable")))
 
 
@@ -278,7 +323,10 @@ def _origins(message: Message, raw: pa.Table) -> list[EventOrigin]:
 def _drop_repeats(
     table: pa.Table, origins: list[EventOrigin], batch: Batch, marks: Marks
 ) -> tuple[pa.Table, list[EventOrigin]]:
-    fresh = [_is_new(marks, origin, batch) for origin in origins]
+    fresh = [
+        _is_new(marks, (origin.message.partition, origin.source, origin.epoch), origin.sequence, batch)
+        for origin in origins
+    ]
     if all(fresh):
         return table, origins
     keep = np.repeat(np.array(fresh, bool), [origin.rows for origin in origins])
