@@ -167,9 +167,11 @@ class Intake:
             self._decode()
 
     def _decode(self) -> None:
-        messages, self._pending, self._pending_bytes = self._pending, [], 0
-        if not messages:
-            return
+        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        for begin in range(0, len(pending), DECODE_MESSAGES):
+            self._gather(pending[begin : begin + DECODE_MESSAGES])
+
+    def _gather(self, messages: Sequence[Message]) -> None:
         if self.stream is ALERTS:
             batch = read_chained(self.stream, messages, self._marks, self._chain, synthetic=self._synthetic)
         else:

@@ -22,7 +22,16 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from analytics import deltalog
-from analytics.parquet import DATE_COLUMN, Reached, WrittenFile, nothing, sync_folder, to_lake, write_file
+from analytics.parquet import (
+    DATE_COLUMN,
+    FRESH,
+    Reached,
+    WrittenFile,
+    nothing,
+    sync_folder,
+    to_lake,
+    write_file,
+)
 from contract.errors import CommitRefused, StoreError
 from contract.log import Log
 from contract.stream import Stream
@@ -130,11 +139,11 @@ class LakeTable:
 
         Raises StoreError.
         """
-        stored = to_lake(self.stream, rows)
+        stored = to_lake(self.stream, rows, FRESH)
         written: list[WrittenFile] = []
         try:
             for day, part in _by_day(stored):
-                written.append(write_file(self.path, self.stream, part, day, self._reached))
+                written.append(write_file(self.path, self.stream, part, day, FRESH, self._reached))
         except (OSError, pa.ArrowException) as error:
             self.discard(written)
             raise store_error(error, f"{self.path}: no file could be written") from error

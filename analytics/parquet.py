@@ -9,6 +9,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,17 @@ Reached = Callable[[str], None]
 """Told which step was just done; a fault test kills the process there."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a file is sorted and encoded."""
+
+    order: Callable[[Stream], tuple[str, ...]]
+    numbers: Callable[[Column], str]
+    """Parquet encoding of a column that is no text."""
+    sorted_texts: str
+    """Parquet encoding of a text column that the file is sorted by."""
+
+
 def nothing(step: str) -> None:
     """Go on: what `Reached` is outside of tests."""
     del step
@@ -51,72 +63,114 @@ class WrittenFile(NamedTuple):
     """Delta statistics, JSON."""
 
 
-def to_lake(stream: Stream, rows: pa.Table) -> pa.Table:
-    """Turn rows and their LAKE_COLUMNS into what the lake holds: whole steps, in the order of `sort_by`."""
-    arrays = [to_steps(column, rows.column(column.name)) for column in (*stream.columns, *LAKE_COLUMNS)]
-    table = pa.Table.from_arrays(arrays, names=stream.lake_schema.names)
-    coded = _code_texts(table).combine_chunks()
-    return coded.take(pa.array(order_of(coded, stream.sort_by)))
+def to_lake(stream: Stream, rows: pa.Table, layout: Layout) -> pa.Table:
+    """Turn rows and their LAKE_COLUMNS into what a file holds: whole steps, in the layout's order."""
+    columns = (*stream.columns, *LAKE_COLUMNS)
+    table = pa.Table.from_arrays(
+        [_code_text(to_steps(column, rows.column(column.name))) for column in columns],
+        names=stream.lake_schema.names,
+    )
+    order = order_of(table, layout.order(stream))
+    texts = {c.name for c in columns if encoding_of(stream, c, layout) == "DELTA_BYTE_ARRAY"}
+    return pa.Table.from_arrays(
+        [
+            _take(values, order, as_text=name in texts)
+            for name, values in zip(table.column_names, table.columns, strict=True)
+        ],
+        names=table.column_names,
+    )
 
 
 def to_steps(column: Column, values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Turn a gauge with a resolution into whole steps, to the nearest; leave the rest."""
-    steps_per_unit = column.steps_per_unit
-    if steps_per_unit is None:
+    if column.steps_per_unit is None:
         return values
-    return pc.round(pc.multiply(values.cast(pa.float64()), float(steps_per_unit))).cast(column.lake_type)
+    if values.null_count == len(values):
+        return pa.nulls(len(values), column.lake_type)
+    exact = values.cast(pa.float64())
+    if column.steps_per_unit != 1:
+        exact = pc.multiply(exact, float(column.steps_per_unit))
+    return pc.round(exact).cast(column.lake_type)
+
+
+def _code_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Turn text into one dictionary: sorting then moves small integers."""
+    if pa.types.is_string(values.type):
+        values = values.dictionary_encode()
+    if isinstance(values, pa.Array):
+        return values
+    if pa.types.is_dictionary(values.type):
+        values = values.unify_dictionaries()
+    return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
 
 
 def order_of(table: pa.Table, by: Sequence[str]) -> Any:
     """Return the row numbers in the order of some columns; equal rows keep theirs."""
     keys = []
     for name in by:
-        values = table.column(name).combine_chunks()
+        values = table.column(name).chunk(0)
         if pa.types.is_dictionary(values.type):
             ranks = pc.rank(values.dictionary, tiebreaker="dense").to_numpy()
             codes = values.indices.fill_null(-1).to_numpy()
-            keys.append(np.where(codes < 0, 0, ranks[codes]))
+            keys.append(np.where(codes < 0, 0, ranks[codes]) if len(ranks) else codes)
         else:
             keys.append(values.cast(pa.int64()).fill_null(0).to_numpy())
     return np.lexsort(keys[::-1])
 
 
-def _code_texts(table: pa.Table) -> pa.Table:
-    """Turn texts into dictionaries: sorting then moves small integers."""
-    arrays = []
-    for values in table.columns:
-        if pa.types.is_string(values.type):
-            values = values.dictionary_encode()
-        arrays.append(values.unify_dictionaries() if pa.types.is_dictionary(values.type) else values)
-    return pa.Table.from_arrays(arrays, names=table.column_names)
+def _take(values: pa.ChunkedArray, order: Any, *, as_text: bool) -> pa.Array:
+    if values.null_count == len(values):
+        return pa.nulls(len(values), pa.string() if pa.types.is_dictionary(values.type) else values.type)
+    taken = values.chunk(0).take(pa.array(order))
+    return taken.cast(pa.string()) if as_text else taken
 
 
-def encoding_of(column: Column) -> str:
+def encoding_of(stream: Stream, column: Column, layout: Layout) -> str:
     """Return the Parquet encoding of a column, `DICTIONARY` for few distinct values."""
-    match column.kind:
-        case ColumnKind.TIME | ColumnKind.COUNTER:
-            return "DELTA_BINARY_PACKED"
-        case ColumnKind.GAUGE if pa.types.is_floating(column.lake_type) or column.lake_type == pa.int64():
-            return "BYTE_STREAM_SPLIT"
-        case ColumnKind.GAUGE if column.resolution is not None and column.resolution < 1:
-            return "BYTE_STREAM_SPLIT"
-        case ColumnKind.BLOB:
-            return "PLAIN"
-        case _:
-            return "PLAIN" if column.type == pa.bool_() else "DICTIONARY"
+    if pa.types.is_string(column.type):
+        return layout.sorted_texts if column.name in layout.order(stream) else "DICTIONARY"
+    if column.kind is ColumnKind.BLOB or column.type == pa.bool_():
+        return "PLAIN"
+    return layout.numbers(column)
 
 
-def writer_options(stream: Stream) -> dict[str, Any]:
-    """Return pyarrow's settings for a stream's files."""
-    encodings = {c.name: encoding_of(c) for c in (*stream.columns, *LAKE_COLUMNS)}
-    encodings |= {"_seq": "DELTA_BINARY_PACKED", "_offset": "DELTA_BINARY_PACKED"}
+def _steady_encoding(column: Column) -> str:
+    """Return the encoding that is best for long runs of one entity's numbers."""
+    steps = column.resolution is not None and column.resolution >= 1
+    if column.kind in (ColumnKind.TIME, ColumnKind.COUNTER) or steps or column.name in ("_seq", "_offset"):
+        return "DELTA_BINARY_PACKED"
+    wide = pa.types.is_floating(column.lake_type) or column.lake_type == pa.int64()
+    if column.kind is ColumnKind.GAUGE and (wide or column.resolution is not None):
+        return "BYTE_STREAM_SPLIT"
+    return "DICTIONARY"
+
+
+FRESH = Layout(
+    order=lambda stream: tuple(dict.fromkeys((stream.key, *stream.sort_by))),
+    numbers=lambda _: "BYTE_STREAM_SPLIT",
+    sorted_texts="DELTA_BYTE_ARRAY",
+)
+"""Some seconds of a whole hall: a few rows of each entity, next to those of its neighbours.
+
+Measured on 5 s of 20,000 GPUs, over the noise in the data: 1.77; sorted by entity alone 2.13, since everything
+that its host decides (offset, source, times) is then scattered; delta for times and counters 2.4; dictionaries for
+the sorted texts 1.84.
+"""
+
+STEADY = Layout(order=lambda stream: stream.sort_by, numbers=_steady_encoding, sorted_texts="DICTIONARY")
+"""Long runs of each entity, which a filter by entity finds: what compaction writes."""
+
+
+def writer_options(stream: Stream, rows: pa.Table, layout: Layout) -> dict[str, Any]:
+    """Return pyarrow's settings for a file of these rows."""
+    columns = [c for c in (*stream.columns, *LAKE_COLUMNS) if c.name in rows.column_names]
+    encodings = {c.name: encoding_of(stream, c, layout) for c in columns}
     return {
         "use_dictionary": [name for name, encoding in encodings.items() if encoding == "DICTIONARY"],
         "column_encoding": {name: e for name, e in encodings.items() if e not in ("DICTIONARY", "PLAIN")},
         "compression": "zstd",
         "compression_level": COMPRESSION_LEVEL,
         "store_schema": False,
-        "write_page_index": False,
     }
 
 
@@ -126,7 +180,7 @@ def shape_of(columns: Sequence[str]) -> str:
 
 
 def write_file(
-    folder: Path, stream: Stream, rows: pa.Table, day: date, reached: Reached = nothing
+    folder: Path, stream: Stream, rows: pa.Table, day: date, layout: Layout, reached: Reached = nothing
 ) -> WrittenFile:
     """Write one day's rows of `to_lake` into a new file below a table's folder; durable when it returns.
 
@@ -141,7 +195,7 @@ def write_file(
         sync_folder(folder)
     try:
         with path.open("xb") as file:
-            with pq.ParquetWriter(file, rows.schema, **writer_options(stream)) as writer:
+            with pq.ParquetWriter(file, rows.schema, **writer_options(stream, rows, layout)) as writer:
                 writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
                 reached("rows_written")
             file.flush()
