@@ -1,0 +1,113 @@
+"""The commands of the README, run as a newcomer runs them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+def hallwatch(*arguments: str, folder: Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hallwatch", *arguments],
+        cwd=folder, capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("newcomer")
+    return folder, hallwatch("demo", "--seed", "7", folder=folder, timeout=150)
+
+
+def test_the_demo_finds_every_fault_and_nothing_else(
+    demo: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    _, done = demo
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of 3 faults raised, 0 false alerts" in done.stdout
+
+
+def test_after_the_demo_its_lake_answers_and_its_log_is_whole(
+    demo: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = demo
+    config = ("--config", "demo-hall/hallwatch.toml")
+    answer = hallwatch(
+        "sql", "SELECT rule FROM alerts ORDER BY rule", *config, "--format", "json", folder=folder
+    )
+    assert [json.loads(line)["rule"] for line in answer.stdout.splitlines()] == [
+        "gpu-thermal-margin",
+        "gpu-xid-fatal",
+        "host-silent",
+    ]
+    lost = hallwatch(
+        "sql", "SELECT sum(lost) AS lost FROM completeness", *config, "--format", "csv", folder=folder
+    )
+    assert lost.stdout == "lost\n0\n"
+    firing = hallwatch("alerts", *config, "--format", "json", folder=folder)
+    assert {json.loads(line)["rule"] for line in firing.stdout.splitlines()} >= {
+        "gpu-xid-fatal",
+        "host-silent",
+    }
+    verified = hallwatch("verify-log", *config, folder=folder)
+    assert verified.returncode == 0, verified.stdout
+    assert verified.stdout.startswith("whole: 3 transitions")
+
+
+def test_up_runs_until_ctrl_c_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hallwatch", "up", "--quiet", "--hosts", "5"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        wait_for_rows(tmp_path, process)
+        children = children_of(process.pid)
+        assert len(children) == 4
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def wait_for_rows(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Ask the running hall, as a second terminal would."""
+    for _ in range(60):
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(1)
+        answer = hallwatch(
+            "sql",
+            "SELECT count(*) AS n FROM gpu_samples",
+            "--lake",
+            "demo-hall/lake",
+            "--format",
+            "json",
+            folder=folder,
+        )
+        if answer.returncode == 0 and json.loads(answer.stdout)["n"] > 0:
+            return
+    raise AssertionError("no rows after a minute")
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            except OSError:
+                continue
+            if int(parent) == pid:
+                found.append(int(entry.name))
+    return found
