@@ -223,6 +223,7 @@ class LakeTable:
     def _write_checkpoint(self) -> None:
         self.refresh()
         self._handle.create_checkpoint()
+        self._reached("checkpoint_written")
         for made in (self.path / "_delta_log").glob(f"{self.version:020}.checkpoint*.parquet"):
             _sync_file(made)
         _sync_file(self.path / "_delta_log" / "_last_checkpoint")
