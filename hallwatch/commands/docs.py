@@ -11,7 +11,7 @@ import click
 PAGES = {
     "streams.md": "contract.docs:streams_page",
     "collectors.md": "ingest.registry:collectors_page",
-    "rules.md": "alerts.ruleset:rules_page",
+    "rules.md": "alerts.docs:rules_page",
 }
 """Page -> the function that makes its text."""
 
