@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -47,7 +46,7 @@ class Courier:
 
     def __init__(
         self,
-        folder: Path,
+        open_journal: Callable[[], Journal],
         bus: Bus,
         configured: Iterable[Configured],
         *,
@@ -57,9 +56,12 @@ class Courier:
         count: Count,
         checkpoint: Checkpoint,
     ) -> None:
-        self._publisher = Publisher(folder, bus, hall=hall, synthetic=synthetic, checkpoint=checkpoint)
+        """`open_journal`: called once per thread, which then owns the connection."""
+        self._publisher = Publisher(
+            open_journal(), bus, hall=hall, synthetic=synthetic, checkpoint=checkpoint
+        )
         self._tellers = [
-            Teller(folder, one, hall=hall, clock=clock, count=count, checkpoint=checkpoint)
+            Teller(open_journal(), one, hall=hall, clock=clock, count=count, checkpoint=checkpoint)
             for one in configured
         ]
         self._wake = threading.Event()
@@ -123,8 +125,10 @@ def _attempt(work: Callable[[], None]) -> bool:
 class Publisher:
     """Puts transitions and notifications on the bus, each in its order, and marks what the bus has."""
 
-    def __init__(self, folder: Path, bus: Bus, *, hall: str, synthetic: bool, checkpoint: Checkpoint) -> None:
-        self._journal = Journal(folder)
+    def __init__(
+        self, journal: Journal, bus: Bus, *, hall: str, synthetic: bool, checkpoint: Checkpoint
+    ) -> None:
+        self._journal = journal
         self._bus = bus
         self._source = f"engine/{hall}"
         self._synthetic = synthetic
@@ -216,7 +220,7 @@ class Teller:
 
     def __init__(
         self,
-        folder: Path,
+        journal: Journal,
         configured: Configured,
         *,
         hall: str,
@@ -224,7 +228,7 @@ class Teller:
         count: Count,
         checkpoint: Checkpoint,
     ) -> None:
-        self._journal = Journal(folder)
+        self._journal = journal
         self._name = configured.name
         self._notifier = configured.notifier
         self._severities = frozenset(configured.config.severities)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from alerts.chain import GENESIS, Chain, Flaw, SignedHead, Signer, Transition, v
 from alerts.courier import Checkpoint, Courier
 from alerts.evaluator import Evaluator, streams_of
 from alerts.intake import Intake, Reread
-from alerts.journal import BatchRecord, Commit, Delivery, Journal, JournalLock
+from alerts.journal import FILE, BatchRecord, Commit, Delivery, Journal, JournalLock
 from alerts.notifier import Configured, build_notifiers
 from alerts.ruleset import RuleSet, check_rules
 from alerts.stage import Notice, Stage
@@ -61,6 +62,8 @@ class EngineOptions:
     """Go on where a log was replaced or truncated, or where history cannot be replayed; journaled."""
     old_head: Callable[[], str | None] = lambda: None
     """Hash of the last transition that the lake holds: what a new chain goes on from."""
+    fsync: bool = True
+    """Survive the loss of power too, as the bus does or does not."""
     snapshot_batches: int = SNAPSHOT_BATCHES
     max_messages: int = MAX_MESSAGES
     checkpoint: Checkpoint = _no_checkpoint
@@ -85,6 +88,7 @@ class Engine:
             folder=config.engine.path,
             hall=config.hall.name,
             synthetic=config.hall.synthetic,
+            fsync=config.bus.fsync,
             accept_new_log=accept_new_log,
             old_head=old_head,
         )
@@ -105,17 +109,20 @@ class Engine:
         self._ruleset = ruleset
         self._clock = clock or SystemClock()
         self._metrics = _EngineMetrics(metrics or Metrics())
-        self._lock = JournalLock(options.folder)
         self._checkpoint = options.checkpoint
-        try:
-            self._journal = Journal(options.folder)
+        with ExitStack() as opened:
+            self._lock = JournalLock(options.folder)
+            opened.callback(self._lock.release)
+            self._journal = Journal(options.folder, fsync=options.fsync)
+            opened.callback(self._journal.close)
             self._signer = Signer(options.folder)
             bus.ensure_topics([ALERTS, NOTIFICATIONS])
             self._intake = Intake(bus, self._journal, options.hall, accept=options.accept_new_log)
+            opened.callback(self._intake.close)
             self._begin()
             self._stages: list[Stage] = [Route({one.name: one.config.severities for one in notifiers})]
             self._courier = Courier(
-                options.folder,
+                lambda: Journal(options.folder, fsync=options.fsync),
                 bus,
                 notifiers,
                 hall=options.hall,
@@ -124,9 +131,7 @@ class Engine:
                 count=self._metrics.count_notifications,
                 checkpoint=options.checkpoint,
             )
-        except BaseException:
-            self._lock.release()
-            raise
+            opened.pop_all()
 
     @property
     def public_key(self) -> Ed25519PublicKey:
@@ -153,6 +158,7 @@ class Engine:
             start=self._starting,
             accepted=self._intake.accepted(),
         )
+        self._whole = False
         with self._metrics.evaluation.time():
             drafts = self._judge(record, messages)
             transitions = self._chain.extend(drafts, record.digest)
@@ -166,18 +172,16 @@ class Engine:
         try:
             while not stop.is_set():
                 began = self._clock.monotonic()
-                if not self.step(timeout_seconds=LINGER_SECONDS):
-                    continue
-                left = LINGER_SECONDS - (self._clock.monotonic() - began)
+                self.step(timeout_seconds=LINGER_SECONDS)
                 if not self._intake.was_full:
-                    self._clock.wait(stop, left)
+                    self._clock.wait(stop, LINGER_SECONDS - (self._clock.monotonic() - began))
         finally:
             self.close()
 
     def close(self) -> None:
         """Keep the state, so that the next start replays nothing, and give everything back."""
         try:
-            if not self._starting:
+            if self._whole:
                 self._save_snapshot()
         except StoreError as error:
             _log.warning("no_snapshot", reason=error.reason, error=str(error))
@@ -199,6 +203,8 @@ class Engine:
         self._last = self._journal.last_batch() or BatchRecord(number=0, now_us=0, digest="")
         self._ticked_us = 0
         self._starting = True
+        self._whole = False
+        """The state is that of the last journaled batch, so it may be kept."""
 
     def _recover(self) -> None:
         snapshot = self._journal.latest_snapshot()
@@ -311,7 +317,7 @@ class Engine:
     def _after(
         self, record: BatchRecord, messages: Sequence[Message], transitions: Sequence[Transition]
     ) -> None:
-        self._last, self._starting = record, False
+        self._last, self._starting, self._whole = record, False, True
         self._ticked_us = record.now_us if record.tick else self._ticked_us
         self._intake.committed()
         if record.number % self._options.snapshot_batches == 0:
@@ -444,6 +450,6 @@ def signed_heads(folder: Path) -> list[SignedHead]:
 
 
 def _existing(folder: Path) -> Journal:
-    if not (folder / "journal.sqlite").exists():
+    if not (folder / FILE).exists():
         raise StoreError("unreadable", f"{folder}: there is no journal; no engine ever ran here")
-    return Journal(folder)
+    return Journal(folder, read_only=True)

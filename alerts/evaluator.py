@@ -27,6 +27,9 @@ INVENTORY, STATUS = STREAMS["inventory"], STREAMS["collector_status"]
 STATUS_PAUSE_US = 30_000_000
 """Three intervals of `collector_status`: a source not heard of for longer has to come back."""
 
+MARKS_KEPT_US = 7 * 86_400_000_000
+"""Longer than any bus or spool keeps what it might send again."""
+
 _log = Log("evaluator")
 
 
@@ -42,6 +45,9 @@ class Evaluator:
         self._synthetic = synthetic
         self._context = Context(hall)
         self._marks: dict[str, Marks] = {}
+        self._aged: dict[str, dict[MarkKey, tuple[int, int]]] = {}
+        """Of every mark at the last dump: what it was, and when it last moved."""
+        self._now_us = 0
         kinds = KINDS.all()
         self.watchers: list[Watcher[Any]] = [
             kinds[rule.kind].watcher(rule, self._context, order) for order, rule in enumerate(ruleset.rules)
@@ -144,6 +150,7 @@ class Evaluator:
                     self.quarantine.note(rule.rule, reason)
 
     def _tick(self, tick: Tick, error: str | None) -> None:
+        self._now_us = tick.now_us
         self._context.life.tick(tick.now_us, error)
         for watcher in self._running():
             self._guard(watcher, lambda w: w.on_tick(tick))
@@ -198,9 +205,11 @@ class Evaluator:
 
     def dump(self) -> dict[str, Any]:
         """Return everything that a restart needs, for `alerts.state.pack`."""
-        marks = {name: [[*key, seq] for key, seq in marks.items()] for name, marks in self._marks.items()}
+        self._age_marks()
+        marks = {name: [[*key, *value] for key, value in aged.items()] for name, aged in self._aged.items()}
         return {
             "digest": self.ruleset.digest,
+            "now_us": self._now_us,
             "context": self._context.dump(),
             "marks": marks,
             "watchers": {
@@ -209,13 +218,25 @@ class Evaluator:
             "quarantine": dump_watcher(self.quarantine),
         }
 
+    def _age_marks(self) -> None:
+        """Forget the marks of epochs that ended long ago: every start of a collector leaves some."""
+        for name, marks in self._marks.items():
+            old, aged = self._aged.get(name, {}), dict[MarkKey, tuple[int, int]]()
+            for key, sequence in marks.items():
+                known = old.get(key)
+                moved_us = known[1] if known is not None and known[0] == sequence else self._now_us
+                if self._now_us - moved_us < MARKS_KEPT_US:
+                    aged[key] = (sequence, moved_us)
+            self._aged[name] = aged
+            self._marks[name] = {key: sequence for key, (sequence, _) in aged.items()}
+
     def load(self, saved: Mapping[str, Any]) -> None:
         """Take a dumped state over; what belongs to a rule that watches something else now is left behind."""
         self._context.load(saved["context"])
-        self._marks = {
-            name: {MarkKey(partition, source, epoch): seq for partition, source, epoch, seq in marks}
-            for name, marks in saved["marks"].items()
-        }
+        self._now_us = saved["now_us"]
+        for name, marks in saved["marks"].items():
+            self._aged[name] = {MarkKey(*row[:3]): (row[3], row[4]) for row in marks}
+            self._marks[name] = {key: sequence for key, (sequence, _) in self._aged[name].items()}
         load_watcher(self.quarantine, saved["quarantine"])
         for watcher in self.watchers:
             own = saved["watchers"].get(watcher.rule.rule)

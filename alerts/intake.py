@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Self
-
-import orjson
 
 from alerts.journal import BatchRecord, Journal, Range
 from contract.bus import Bus, Message, TopicPartition
 from contract.errors import LogReplaced, LogTruncated, StoreError, TransportError
 from contract.log import Log
+from contract.reader import read_batch
 from contract.stream import Stream
 from contract.streams import BY_TOPIC
 from contract.streams.alerts import ALERTS
@@ -49,10 +49,9 @@ class Intake:
         if begin == end:
             return None
         self.consumer.seek(partition, end - 1)
-        for message in self.consumer.poll(REREAD_WAIT_SECONDS):
-            found = orjson.loads(message.body).get("hash")
-            return str(found) if found else None
-        return None
+        messages = self.consumer.poll(REREAD_WAIT_SECONDS)
+        hashes = read_batch(ALERTS, messages, {}).table.column("hash").to_pylist()
+        return str(hashes[-1]) if hashes else None
 
     def go_on(self, streams: Iterable[Stream], known: Iterable[Stream]) -> None:
         """Take over every partition of `streams`; of those not in `known`, the journal's positions are stale.
@@ -81,16 +80,9 @@ class Intake:
     def _resume(self, partition: TopicPartition, place: tuple[str, int], begin: int, end: int) -> int:
         """Return where to go on in a partition that was read before."""
         log, position = place
-        topic, number = partition
         try:
-            if log != self._logs[topic]:
-                raise LogReplaced(
-                    f"{topic} is another log than the journal has read: {self._logs[topic]}, not {log}"
-                )
-            if position > end:
-                raise LogReplaced(f"{topic}/{number} ends at {end}, the journal has read to {position}")
-            if position < begin:
-                raise LogTruncated(topic, number, position, begin)
+            check_log(partition, self._logs[partition.topic], log)
+            check_offset(partition, position, begin, end)
         except TransportError as error:
             if not self._accept:
                 raise
@@ -110,6 +102,7 @@ class Intake:
 
     def poll(self, timeout_seconds: float, max_messages: int) -> list[Message]:
         """Return the next messages; raise TransportError."""
+        self.was_full = False
         try:
             messages = self.consumer.poll(timeout_seconds, max_messages)
         except LogTruncated as error:
@@ -166,29 +159,49 @@ class Intake:
         self.consumer.close()
 
 
+def check_log(partition: TopicPartition, found: str, journaled: str) -> None:
+    """Raise LogReplaced where a topic is not the one that the journal has read."""
+    if found != journaled:
+        raise LogReplaced(
+            f"{partition.topic} is another log than the journal has read: {found}, not {journaled}"
+        )
+
+
+def check_offset(partition: TopicPartition, wanted: int, begin: int, end: int) -> None:
+    """Raise where a log does not reach from or to an offset that was read before: LogTruncated or LogReplaced."""
+    topic, number = partition
+    if wanted > end:
+        raise LogReplaced(f"{topic}/{number} ends at {end}, the journal has read to {wanted}")
+    if wanted < begin:
+        raise LogTruncated(topic, number, wanted, begin)
+
+
 class Reread:
     """Reads journaled batches again, in their order."""
 
     def __init__(self, intake: Intake, records: Sequence[BatchRecord]) -> None:
         self._intake = intake
         self._buffers: dict[TopicPartition, deque[Message]] = {}
-        starts: dict[TopicPartition, int] = {}
-        logs: dict[str, str] = {}
+        self._wanted: dict[TopicPartition, Range] = {}
+        """What is needed of each partition, from the first range to the last."""
         for record in records:
             for r in record.ranges:
-                starts.setdefault(TopicPartition(r.topic, r.partition), r.begin)
-                logs[r.topic] = r.log
-        self._starts, self._logs = starts, logs
+                partition = TopicPartition(r.topic, r.partition)
+                first = self._wanted.get(partition, r)
+                self._wanted[partition] = replace(r, begin=first.begin)
 
     def __enter__(self) -> Self:
-        for topic, log in self._logs.items():
-            found = self._intake.bus.describe(topic).log
-            if found != log:
-                raise LogReplaced(f"{topic} is another log than the journal has read: {found}, not {log}")
-        self._buffers = {partition: deque() for partition in self._starts}
-        self._intake.consumer.assign(self._starts)
-        for partition, offset in self._starts.items():
-            self._intake.consumer.seek(partition, offset)
+        consumer = self._intake.consumer
+        begins, ends = consumer.begin_offsets(self._wanted), consumer.end_offsets(self._wanted)
+        logs = {topic: self._intake.bus.describe(topic).log for topic, _ in self._wanted}
+        for partition, wanted in self._wanted.items():
+            check_log(partition, logs[partition.topic], wanted.log)
+            check_offset(partition, wanted.begin, begins[partition], ends[partition])
+            check_offset(partition, wanted.end, begins[partition], ends[partition])
+        self._buffers = {partition: deque() for partition in self._wanted}
+        consumer.assign(self._wanted)
+        for partition, wanted in self._wanted.items():
+            consumer.seek(partition, wanted.begin)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -150,20 +150,34 @@ class JournalLock:
 class Journal:
     """One connection to the journal; a thread that needs it opens its own."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open or make the journal; raise StoreError."""
+    def __init__(self, folder: Path, *, read_only: bool = False, fsync: bool = True) -> None:
+        """Open the journal, or make it unless `read_only`; raise StoreError.
+
+        Without `fsync` it survives the death of a process, not the loss of power.
+        """
         self.path = folder / FILE
         with _store_errors(self.path):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            # FULL: every commit is synced to the disk before it counts.
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(_SCHEMA)
-            with self._transaction():
-                self._db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (FORMAT,))
+            if not read_only:
+                folder.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(
+                f"{self.path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}",
+                uri=True,
+                timeout=30,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            if not read_only:
+                self._prepare(fsync=fsync)
         if self.meta("format") != FORMAT:
             raise StoreError("schema", f"{self.path}: written in format {self.meta('format')}, not {FORMAT}")
+
+    def _prepare(self, *, fsync: bool) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        # FULL: every commit is synced to the disk before it counts.
+        self._db.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'OFF'}")
+        self._db.executescript(_SCHEMA)
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('format', ?)", (FORMAT,))
 
     @property
     def is_new(self) -> bool:
@@ -268,7 +282,7 @@ class Journal:
             kept = self._all("SELECT number FROM snapshots ORDER BY number DESC LIMIT ?", KEEP_SNAPSHOTS)
             oldest = kept[-1][0]
             self._db.execute("DELETE FROM snapshots WHERE number < ?", (oldest,))
-            self._db.execute("DELETE FROM batches WHERE number <= ?", (oldest,))
+            self._db.execute("DELETE FROM batches WHERE number < ?", (oldest,))
             self._prune(oldest)
 
     def _prune(self, oldest: int) -> None:

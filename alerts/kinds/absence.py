@@ -100,7 +100,7 @@ class AbsenceWatcher(Watcher[AbsenceRule]):
             if heard > self.open[entity].began_us:
                 evidence = {"heard_again": iso(heard)}
                 self.end(entity, "cleared", self.at_tick(tick, evidence, heard))
-        for silence in self._judge.silences(tick):
+        for silence in list(self._judge.silences(tick)):
             if silence.entity not in self.open:
                 self._report(silence, tick)
             elif self.rule.expires_us is not None and silence.silent_us >= self.rule.expires_us:
