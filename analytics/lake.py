@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -17,7 +18,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
+from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
@@ -28,6 +30,7 @@ from analytics.parquet import (
     Reached,
     WrittenFile,
     nothing,
+    statistics_columns,
     sync_folder,
     to_lake,
     write_file,
@@ -70,7 +73,9 @@ class Lake:
         folder = self.path / stream.name
         if not (folder / "_delta_log").exists():
             return None
-        return LakeTable(folder, stream, reached=self.reached)
+        table = LakeTable(folder, stream, reached=self.reached)
+        table.add_new_columns()
+        return table
 
     def create(self, stream: Stream, log: str, begins: Mapping[int, int]) -> LakeTable:
         """Make a stream's table, with the offset at which each partition begins; open it where it exists."""
@@ -84,6 +89,8 @@ class Lake:
                 partition_by=[DATE_COLUMN],
                 name=stream.name,
                 description=stream.doc,
+                # Statistics of every column would double what a commit costs.
+                configuration={"delta.dataSkippingStatsColumns": ",".join(statistics_columns(stream))},
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(app_id(log, p), begin) for p, begin in begins.items()]
                 ),
@@ -122,6 +129,32 @@ class LakeTable:
         except (DeltaError, OSError) as error:
             raise store_error(error, f"{self.path} cannot be read") from error
         self._offsets |= deltalog.transactions(self.path, before, self.version)
+
+    def add_new_columns(self) -> None:
+        """Give the table the columns that its stream has gained; rows written before have null there.
+
+        Raises StoreError(schema) where a column has changed its type: that needs a new version of the stream.
+        """
+        declared = DeltaSchema.from_arrow(table_schema(self.stream)).fields
+        known = {field.name: field.type for field in self._handle.schema().fields}
+        for field in declared:
+            if known.get(field.name, field.type) != field.type:
+                raise StoreError(
+                    "schema", f"{self.path}: {field.name} is {known[field.name]}, declared is {field.type}"
+                )
+        new = [
+            Field(field.name, field.type, nullable=True, metadata=field.metadata)
+            for field in declared
+            if field.name not in known
+        ]
+        if not new:
+            return
+        try:
+            self._handle.alter.add_columns(new, post_commithook_properties=_NO_HOOKS)
+        except (DeltaError, OSError) as error:
+            raise store_error(error, f"{self.path}: columns cannot be added") from error
+        self._sync_log()
+        self.refresh()
 
     def offset(self, log: str, partition: int) -> int | None:
         """Return the next offset to read, as of `version`; None for a log this table never heard of."""
@@ -243,19 +276,19 @@ def table_schema(stream: Stream) -> pa.Schema:
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def store_error(error: Exception, doing: str) -> StoreError:
     """Turn what the file system or a library raised into one of the few reasons."""
-    number = error.errno if isinstance(error, OSError) else None
     words = str(error)
-    if number in _FULL or "os error 28" in words or "No space left" in words:
+    told = re.search(r"os error (\d+)", words)  # how a Rust library names an errno
+    number = int(told[1]) if told else getattr(error, "errno", None)
+    if number in _FULL:
         reason = "full"
-    elif number in _UNWRITABLE or "Permission denied" in words or "Read-only file system" in words:
-        reason = "unwritable"
+    elif number == errno.ENOENT:
+        reason = "unreadable"
     else:
-        reason = "unreadable" if isinstance(error, FileNotFoundError) else "unwritable"
+        reason = "unwritable"
     return StoreError(reason, f"{doing}: {words[:500]}")
 
 

@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -225,21 +225,28 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def statistics_columns(stream: Stream) -> list[str]:
+    """Return the columns whose extremes a file's log entry tells: those that queries filter by."""
+    return list(dict.fromkeys([stream.key, *stream.sort_by, "ts", "_received"]))
+
+
 def statistics(stream: Stream, rows: pa.Table) -> str:
-    """Return Delta statistics of the columns that queries filter by, as JSON."""
-    names = dict.fromkeys([*stream.sort_by, "ts", "_received"])
+    """Return a file's Delta statistics, as JSON."""
     least, most, nulls = {}, {}, {}
-    for name in names:
+    for name in statistics_columns(stream):
         values = rows.column(name)
         nulls[name] = values.null_count
         if pa.types.is_dictionary(values.type):
-            values = values.chunk(0).dictionary if values.num_chunks else values.cast(pa.string())
-        extremes = pc.min_max(values).as_py()
+            values = values.cast(pa.string())
+        try:
+            extremes = pc.min_max(values).as_py()
+        except (OverflowError, ValueError):
+            continue  # a broken clock: a year that the format has no text for
         if extremes["min"] is not None:
-            least[name], most[name] = (_plain(extremes[key]) for key in ("min", "max"))
+            least[name], most[name] = _plain(extremes["min"]), _plain(extremes["max"])
     document = {"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
     return orjson.dumps(document).decode()
 
 
 def _plain(value: Any) -> Any:
-    return value.isoformat(timespec="microseconds") if hasattr(value, "isoformat") else value
+    return value.isoformat(timespec="microseconds") if isinstance(value, datetime) else value

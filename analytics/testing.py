@@ -10,7 +10,7 @@ from analytics.lake import Lake
 from analytics.parquet import Reached, nothing
 from analytics.query import connect
 from analytics.sink import Sink
-from contract.bus.protocols import Bus, Record
+from contract.bus.protocols import Record
 from contract.bus.testing import MemoryBus
 from contract.codec import Event, encode_event
 from contract.config import LakeSection
@@ -32,18 +32,20 @@ class SinkRig:
         self.path = folder / "lake"
         self.metrics = Metrics()
 
-    def sink(self, *, reached: Reached = nothing, bus: Bus | None = None, **options: Any) -> Sink:
+    def sink(
+        self, *, reached: Reached = nothing, flush_rows: int = 400_000, accept_new_log: bool = False
+    ) -> Sink:
         """Start a sink, as a new process would."""
         self.metrics = Metrics()
         return Sink(
-            LakeSection(path=self.path),
-            bus or self.bus,
+            LakeSection(path=self.path, flush_rows=flush_rows),
+            self.bus,
             Lake(self.path, reached=reached),
             synthetic=False,
             clock=self.clock,
             metrics=self.metrics,
+            accept_new_log=accept_new_log,
             streams=self.streams,
-            **options,
         )
 
     def send(
@@ -58,7 +60,7 @@ class SinkRig:
         **values: Any,
     ) -> int:
         """Append one event to the bus; return its offset."""
-        table = example_rows(stream, rows, **{stream.key: key, **values})
+        table = example_rows(stream, rows, **{stream.key: key, "synthetic": False, **values})
         event = Event(source=source, epoch=epoch, sequence=sequence, table=table)
         return self.bus.append(stream.topic, stream.partition_of(key), encode_event(stream, event, key))
 
