@@ -233,6 +233,10 @@ def _refuse_writing(cursor: duckdb.DuckDBPyConnection, query: str) -> None:
         raise StoreError("refused", f"one statement at a time, not {len(statements)}")
     kind = statements[0].type
     if kind == duckdb.StatementType.EXPLAIN:
-        _refuse_writing(cursor, _EXPLAIN.sub("", query, count=1))
+        # EXPLAIN ANALYZE runs what it explains.
+        try:
+            _refuse_writing(cursor, _EXPLAIN.sub("", query, count=1))
+        except duckdb.ParserException as error:
+            raise StoreError("refused", "only EXPLAIN [ANALYZE] SELECT is read-only for certain") from error
     elif kind != duckdb.StatementType.SELECT:
         raise StoreError("refused", f"the lake is read-only: {kind.name} is refused")
