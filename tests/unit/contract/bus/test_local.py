@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.bus import Consumer, Message, TopicPartition, local, open_bus
-from contract.bus.local import LocalBus, share
+from contract.bus import Consumer, Message, TopicPartition, local_consumer, local_producer, open_bus
+from contract.bus.local import LocalBus
+from contract.bus.local_consumer import share
+from contract.bus.local_producer import LocalProducer
 from contract.config import BusSection
 from contract.errors import LogReplaced, LogTruncated, TransportError
 from contract.testing import FakeClock
@@ -209,8 +211,8 @@ def test_a_call_back_that_raises_ends_its_producer_loudly(
 def test_sending_waits_while_too_much_is_in_flight(
     bus: LocalBus, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_QUEUE_RECORDS", 10)
-    monkeypatch.setattr(local, "_BATCH_RECORDS", 5)
+    monkeypatch.setattr(local_producer, "_QUEUE_RECORDS", 10)
+    monkeypatch.setattr(local_producer, "_BATCH_RECORDS", 5)
     sent: list[int] = []
     with closing(bus.producer()) as producer:
 
@@ -243,12 +245,12 @@ def test_flush_gives_up_after_its_timeout(bus: LocalBus) -> None:
 
 
 def test_closing_waits_no_longer_than_it_may(bus: LocalBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(local_producer, "_CLOSE_SECONDS", 0.05)
     acks = Acks()
-    producer = local._LocalProducer(bus)
+    producer = LocalProducer(bus)
     producer.send("t", 0, record("0"), acks.expect(0))
     producer.flush()
-    monkeypatch.setattr(local, "_BATCH_RECORDS", 1)
+    monkeypatch.setattr(local_producer, "_BATCH_RECORDS", 1)
     with bus._database.writing():
         for number in (1, 2, 3):
             producer.send("t", 0, record("x"), acks.expect(number))
@@ -274,7 +276,7 @@ def test_a_poll_on_a_clock_that_is_driven_takes_no_real_time(consumer: Consumer,
 def test_a_poll_returns_a_bounded_number_of_bytes_but_never_nothing(
     bus: LocalBus, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_POLL_BYTES", 1_000)
+    monkeypatch.setattr(local_consumer, "_POLL_BYTES", 1_000)
     append(bus, 0, *["x" * 400] * 4, "y" * 5_000, "z")
     append(bus, 1, "w")
     start(consumer, ZERO, ONE)
@@ -289,7 +291,7 @@ def test_a_poll_returns_a_bounded_number_of_bytes_but_never_nothing(
 def test_large_messages_of_one_partition_do_not_starve_another(
     bus: LocalBus, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_POLL_BYTES", 1_000)
+    monkeypatch.setattr(local_consumer, "_POLL_BYTES", 1_000)
     append(bus, 0, *["x" * 5_000] * 10)
     append(bus, 1, "a")
     start(consumer, ZERO, ONE)
