@@ -116,7 +116,7 @@ def test_rows_are_sorted_by_the_layout(layout):
 @pytest.mark.parametrize(
     ("column", "fresh", "steady"),
     [
-        ("ts", "BYTE_STREAM_SPLIT", "DELTA_BINARY_PACKED"),
+        ("ts", "BYTE_STREAM_SPLIT", "BYTE_STREAM_SPLIT"),
         ("energy_millijoules", "BYTE_STREAM_SPLIT", "DELTA_BINARY_PACKED"),
         ("temperature_celsius", "BYTE_STREAM_SPLIT", "DELTA_BINARY_PACKED"),
         ("power_watts", "BYTE_STREAM_SPLIT", "BYTE_STREAM_SPLIT"),
