@@ -41,7 +41,7 @@ EXAMPLE = """\
 _INTRODUCTION = """\
 Generated from `alerts/rules/` and `alerts/kinds/` by `make docs`. A rule watches one stream, entity by entity, and
 raises one alert per entity; each change of an alert is a row of [`alerts`](streams.md#alerts). What is open now:
-`hallwatch alerts`.
+`hallwatch alerts`. What to do about it: the runbook behind the rule's name.
 
 An alert ends for one of four reasons, and loss of telemetry is none of them: `cleared`, the opposite was seen;
 `superseded`, what it is about was retired in the inventory, or the rule is no more; `expired`, nothing more came for
