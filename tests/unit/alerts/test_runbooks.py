@@ -16,11 +16,14 @@ RULES = [*check_rules().rules, RULE_FAILING]
 
 SECTIONS = ["Overview", "Symptoms", "Procedure", "Verify"]
 
+QUERIES = [
+    pytest.param(query, id=f"{name}: {query.strip()[:60]}")
+    for name, text in PAGES.items()
+    for query in re.findall(r"^ *```sql\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+]
+
 every_page = pytest.mark.parametrize("name", PAGES)
-
-
-def queries(text):
-    return re.findall(r"^```sql\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+every_query = pytest.mark.parametrize("query", QUERIES)
 
 
 @pytest.fixture(scope="module")
@@ -44,27 +47,18 @@ def test_a_runbook_bears_its_rules_name_and_has_the_four_sections_in_order(name)
     assert re.findall(r"^## (.+)$", PAGES[name], re.MULTILINE) == SECTIONS
 
 
-@every_page
-def test_a_runbook_says_how_to_see_the_fault_and_how_to_see_that_it_is_over(name):
-    sections = re.split(r"^## ", PAGES[name], flags=re.MULTILINE)
-    assert queries(sections[1 + SECTIONS.index("Symptoms")])
-    assert queries(sections[1 + SECTIONS.index("Verify")])
+@every_query
+def test_a_query_of_a_runbook_runs_on_a_lake_that_holds_nothing(query, empty_lake):
+    empty_lake.arrow(query)
 
 
-@every_page
-def test_every_query_of_a_runbook_runs_on_a_lake_that_holds_nothing(name, empty_lake):
-    for query in queries(PAGES[name]):
-        empty_lake.arrow(query)
+@every_query
+def test_a_query_of_a_runbook_pastes_between_double_quotes_of_a_shell(query):
+    assert not re.search(r'["`\\!]|\$\w', query)
 
 
-@every_page
-def test_every_query_of_a_runbook_pastes_between_double_quotes_of_a_shell(name):
-    assert [query for query in queries(PAGES[name]) if re.search(r'["`\\!]|\$\w', query)] == []
-
-
-@every_page
-def test_every_query_of_a_runbook_is_marked_as_one(name):
-    assert PAGES[name].count("```") == 2 * len(queries(PAGES[name]))
+def test_every_code_block_of_the_runbooks_is_a_query():
+    assert sum(text.count("```") for text in PAGES.values()) == 2 * len(QUERIES) > 0
 
 
 @every_page
