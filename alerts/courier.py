@@ -248,6 +248,7 @@ class Teller:
     def _tell(self, waiting: Sequence[Waiting]) -> bool:
         """Tell a batch; return whether it is settled."""
         ids, now_us = [one.id for one in waiting], self._clock.now_us()
+        self._checkpoint("notifying")
         try:
             said = self._notifier.notify([self._notification(one) for one in waiting])
         except NotifyError as error:

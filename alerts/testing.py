@@ -169,10 +169,13 @@ class Receiver:
                 if receiver.status < 300:
                     receiver.bodies.append(orjson.loads(body))
                 receiver.paths.append(self.path)
-                self.send_response(receiver.status)
-                self.send_header("content-length", str(len(receiver.answer)))
-                self.end_headers()
-                self.wfile.write(receiver.answer)
+                try:
+                    self.send_response(receiver.status)
+                    self.send_header("content-length", str(len(receiver.answer)))
+                    self.end_headers()
+                    self.wfile.write(receiver.answer)
+                except ConnectionError:
+                    self.close_connection = True  # the one who asked is dead
 
             @override
             def log_message(self, format: str, *args: object) -> None:

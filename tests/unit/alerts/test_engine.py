@@ -162,7 +162,9 @@ def test_a_clean_end_leaves_nothing_to_replay(tmp_path) -> None:
 def test_snapshots_bound_what_a_crash_replays(tmp_path) -> None:
     hall = Hall(tmp_path).start(snapshot_batches=5).samples(23, -1.0).crash()
     journal = Journal(tmp_path)
-    snapshot, _ = journal.latest_snapshot()
+    found = journal.latest_snapshot()
+    assert found is not None
+    snapshot, _ = found
     assert snapshot == 20
     assert [record.number for record in journal.batches_after(0)] == list(range(15, 25))
     assert len(list(journal.batches_after(snapshot))) == 4
