@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from contract.errors import ConfigError
 
 PREFIX = "HALLWATCH_"
-_NOT_CONFIG = frozenset({"HALLWATCH_CONFIG", "HALLWATCH_VECTORS", "HALLWATCH_NO_SKIP"})
 
 
 class StrictConfig(BaseModel):
@@ -140,7 +139,7 @@ def parse_model(model: type[_Model], values: Mapping[str, Any], where: str) -> _
 
 def _override(values: dict[str, Any], environment: Mapping[str, str]) -> None:
     for variable, value in environment.items():
-        if not variable.startswith(PREFIX) or variable in _NOT_CONFIG or "__" not in variable:
+        if not variable.startswith(PREFIX) or "__" not in variable:
             continue
         section, _, key = variable.removeprefix(PREFIX).lower().partition("__")
         target = values.setdefault(section, {})
@@ -149,21 +148,16 @@ def _override(values: dict[str, Any], environment: Mapping[str, str]) -> None:
 
 
 def _anchor(config: Config, folder: Path) -> Config:
-    def at(path: Path) -> Path:
-        return path if path.is_absolute() else folder / path
+    """Let every relative path of every section count from a folder."""
 
-    hall = config.hall.model_copy(
-        update={"inventory": at(config.hall.inventory) if config.hall.inventory is not None else None}
-    )
-    engine = config.engine.model_copy(
-        update={"path": at(config.engine.path), "rules": tuple(at(p) for p in config.engine.rules)}
-    )
+    def at(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(at(item) for item in value)
+        return folder / value if isinstance(value, Path) else value
+
     return config.model_copy(
         update={
-            "hall": hall,
-            "bus": config.bus.model_copy(update={"path": at(config.bus.path)}),
-            "lake": config.lake.model_copy(update={"path": at(config.lake.path)}),
-            "ingest": config.ingest.model_copy(update={"path": at(config.ingest.path)}),
-            "engine": engine,
+            name: section.model_copy(update={key: at(value) for key, value in section})
+            for name, section in config
         }
     )

@@ -26,6 +26,12 @@ def test_a_hall_needs_only_a_name_and_paths_count_from_the_file(tmp_path: Path) 
     assert config.hall.synthetic is False
 
 
+def test_a_path_within_a_list_counts_from_the_file_too(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, GOOD + '[engine]\nrules = ["own", "/etc/rules"]\n'), {})
+    assert config.engine.rules == (tmp_path / "own", Path("/etc/rules"))
+    assert config.engine.path == tmp_path / "engine"
+
+
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD + "[lake]\nflush_seconds = 9\n")
     config = load_config(
