@@ -63,10 +63,9 @@ class Column:
         if pa.types.is_floating(self.type):
             info = np.finfo(self.type.to_pandas_dtype())
             return float(info.min), float(info.max)
-        width = self.type.bit_width
-        return (0 if self.kind in (ColumnKind.COUNTER, ColumnKind.BITMASK) else -(2 ** (width - 1))), 2 ** (
-            width - 1
-        ) - 1
+        beyond = 2 ** (self.type.bit_width - 1)
+        signed = self.kind not in (ColumnKind.COUNTER, ColumnKind.BITMASK)
+        return -beyond if signed else 0, beyond - 1
 
     @property
     def steps_per_unit(self) -> int | None:

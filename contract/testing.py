@@ -12,11 +12,14 @@ from contract.stream import Column, ColumnKind, Stream
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+START_US = 1_780_272_000_000_000
+"""2026-06-01, where the time of every test begins."""
+
 
 class FakeClock:
     """A clock that moves only when told to, or when someone sleeps on it."""
 
-    def __init__(self, now_us: int = 1_780_272_000_000_000) -> None:
+    def __init__(self, now_us: int = START_US) -> None:
         self._now_us = now_us
         self._monotonic = 0.0
 
@@ -55,7 +58,7 @@ def example_rows(stream: Stream, count: int, **values: Any) -> pa.Table:
 def _plain(column: Column, index: int) -> Any:
     match column.kind:
         case ColumnKind.TIME:
-            return 1_780_272_000_000_000 + index * 1_000_000
+            return START_US + index * 1_000_000
         case ColumnKind.TEXT:
             return f"{column.name}-{index}"
         case ColumnKind.STATE:

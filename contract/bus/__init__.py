@@ -1,5 +1,5 @@
 """The bus: ordered, durable, at-least-once logs, behind two protocols.
-kafka.py is the only importer of kafka-python; local.py is one SQLite file for one machine."""
+local.py is one SQLite file for one machine; only kafka.py may import kafka-python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every bus offers. Both implementations pass one contract suite (`tests/suites/bus_suite.py`)."""
+"""What every bus offers. Every implementation passes one contract suite, `tests/suites/bus_suite.py`."""
 
 from __future__ import annotations
 
