@@ -61,8 +61,9 @@ class _Formatter(logging.Formatter):
         return f"{at} {record.levelname.lower():7} {record.getMessage()} {pairs}".rstrip()
 
 
-def set_up_logging(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
-    """Send hallwatch's log to a stream; call once, at the start of a process."""
+def set_up_logging(stream: TextIO | None = None, level: int = logging.INFO) -> None:
+    """Send hallwatch's log to a stream, standard error if none is given; call once, at the start of a process."""
+    stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Formatter(as_json=not stream.isatty()))
     logger = logging.getLogger("hallwatch")

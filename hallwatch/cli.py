@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from typing_extensions import override
 
 from contract.errors import HallwatchError
 from hallwatch import __version__
+from hallwatch.processes import end_with_parent
 
 
 class LazyGroup(click.Group):
@@ -76,16 +80,18 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error a person can mend is one message and exit code 2, never a traceback."""
+    _prepare_streams()
+    end_with_parent()
     try:
         code = cli.main(
             args=list(arguments) if arguments is not None else None,
             prog_name="hallwatch",
             standalone_mode=False,
         )
+        sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except HallwatchError as error:
-        click.echo(f"hallwatch: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error))
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
@@ -93,6 +99,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away, as `head` does: nothing to report
-        sys.exit(141)
+    except OSError as error:
+        if error.filename is None and error.errno not in _NO_ROOM:
+            raise
+        _fail(f"{error.filename or 'the output'}: {error.strerror}")
+
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"hallwatch: {message}", err=True)
+    sys.exit(2)
+
+
+def _prepare_streams() -> None:
+    """Let no character and no closed stream be an error: what cannot be shown is shown as a question mark."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - open to the end
+        stream = getattr(sys, name)
+        if mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

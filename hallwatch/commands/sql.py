@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -45,11 +46,29 @@ def sql(query: str | None, config_path: Path, lake_path: Path | None, output_for
     from analytics.output import print_answer
     from contract.config import load_config
 
+    if output_format == "arrow" and sys.stdout.isatty():
+        raise click.UsageError("an Arrow stream is binary: send it to a file or a program")
     path = lake_path if lake_path is not None else load_config(config_path).lake.path
+    question = _read_question(query)
     with connect(path) as lake:
         try:
-            print_answer(
-                lake.sql(query if query is not None else sys.stdin.read()), output_format, sys.stdout.buffer
-            )
+            print_answer(lake.sql(question), output_format, sys.stdout.buffer)
         except duckdb.Error as error:
             raise click.ClickException(str(error)) from error
+        except (OverflowError, ValueError) as error:
+            raise click.ClickException(
+                f"a value cannot be shown as {output_format}: {error}; cast it to VARCHAR"
+            ) from error
+
+
+def _read_question(query: str | None) -> str:
+    if query is None and sys.stdin.isatty():
+        click.echo("A question, then Ctrl-D:", err=True)
+    content = sys.stdin.buffer.read() if query is None else os.fsencode(query)
+    try:
+        question = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise click.UsageError("the question is not UTF-8") from error
+    if not question.strip():
+        raise click.UsageError("there is no question: give it as an argument or on standard input")
+    return question

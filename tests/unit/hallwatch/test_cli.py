@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +73,66 @@ def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> No
         main(["dance"])
     assert caught.value.code == 2
     assert "dance" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as caught:
+        main(["demo", "--folder", str(tmp_path / "file/hall")])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"hallwatch: {tmp_path}/file/hall: Not a directory\n"
+
+
+def test_a_full_disk_behind_the_output_is_one_message() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "hallwatch", "rules", "check"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "hallwatch: the output: No space left on device\n"
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(**_: object) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(cli, "main", break_down)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        main(["rules"])
+
+
+def test_a_reader_that_goes_away_is_no_news() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hallwatch", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.wait(60)
+
+
+def test_what_a_terminal_cannot_show_is_shown_as_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    sys.stdout.write("Grüße\n")
+    sys.stdout.flush()
+    assert shown.getvalue().endswith(b"Gr??e\n")
+
+
+def test_a_stream_that_was_closed_before_is_no_error() -> None:
+    code = (
+        "import os, sys; os.close(0); os.close(1); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-m", "hallwatch", "sql"],
+        stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
