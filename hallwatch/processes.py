@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from contract.errors import HallwatchError
 
 STOP_SECONDS = 15.0
 """What draining may take before a part is killed; the sink's last flush is the longest step."""
+
+_LIFELINE = "HALLWATCH_LIFELINE"
+"""Set where standard input is a pipe that closes when the process that started this one is gone."""
 
 
 class PartDiedError(HallwatchError):
@@ -27,6 +32,8 @@ class _Part:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    lifeline: int
+    """Write end of its standard input; nothing is ever written."""
 
 
 class Parts:
@@ -39,19 +46,20 @@ class Parts:
         self._parts: list[_Part] = []
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start one part; its output goes to a log file of its own."""
+        """Start one part; its output goes to a log file of its own. It ends when this process does."""
         log = self._logs / f"{name}.log"
-        with log.open("wb") as output:
+        read_end, lifeline = os.pipe()
+        with log.open("wb") as output, os.fdopen(read_end) as stdin:
             process = subprocess.Popen(
                 [sys.executable, "-m", "hallwatch", *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 # Ctrl-C reaches a whole process group: only this process may hear it, to end the parts in order.
                 process_group=0,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=os.environ | {"PYTHONUNBUFFERED": "1", _LIFELINE: "1"},
             )
-        self._parts.append(_Part(name, process, log))
+        self._parts.append(_Part(name, process, log, lifeline))
 
     def check(self) -> None:
         """Raise PartDiedError if one ended by itself."""
@@ -74,4 +82,20 @@ class Parts:
                 except subprocess.TimeoutExpired:
                     part.process.kill()
                     part.process.wait()
+            os.close(part.lifeline)
             self._parts.remove(part)
+
+
+def end_with_parent() -> None:
+    """Let this process, if it is a part, end when the one that started it is gone, however that ended."""
+    if os.environ.pop(_LIFELINE, None) is not None:
+        threading.Thread(target=_watch_lifeline, name="lifeline", daemon=True).start()
+
+
+def _watch_lifeline() -> None:
+    while os.read(0, 1):
+        pass
+    # To the main thread by name: sent to the process, it would wait until that thread wakes by itself.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os._exit(1)
