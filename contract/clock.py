@@ -35,3 +35,7 @@ class SystemClock:
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         return event.wait(max(0.0, seconds))
+
+
+SYSTEM_CLOCK = SystemClock()
+"""What a clock is where none is injected."""

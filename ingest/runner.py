@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from typing_extensions import override
 
-from contract.clock import Clock, SystemClock
+from contract.clock import SYSTEM_CLOCK, Clock
 from contract.config import Config
 from contract.errors import ConfigError
 from contract.log import Log
@@ -121,13 +121,12 @@ def _once(source: Source) -> None:
 
 
 def build_runner(
-    config: Config, outlet: Outlet, *, clock: Clock | None = None, metrics: Metrics | None = None
+    config: Config, outlet: Outlet, *, clock: Clock = SYSTEM_CLOCK, metrics: Metrics | None = None
 ) -> Runner:
     """Build what `[ingest]` describes; the map of the hall is read too, without a table, where `[hall]` names one.
 
     Raises ConfigError for a table that is wrong, TransportError where the outlet cannot give its cursors.
     """
-    clock = clock or SystemClock()
     metrics = metrics or Metrics()
     counters = SourceMetrics(metrics)
     epoch = secrets.token_hex(8)

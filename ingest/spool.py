@@ -21,7 +21,7 @@ import orjson
 
 from contract.bus.local import LocalBus
 from contract.bus.protocols import AckCallback, Bus, Consumer, Message, Producer, Record, TopicPartition
-from contract.clock import Clock, SystemClock
+from contract.clock import SYSTEM_CLOCK, Clock
 from contract.codec import ARROW_TYPE, parse_arrow
 from contract.errors import ConfigError, TransportError
 from contract.log import Log
@@ -41,7 +41,6 @@ _FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.1, 30.0
 _STOP_SECONDS = 5.0
 
 _log = Log("ingest.spool")
-_SYSTEM_CLOCK = SystemClock()
 
 
 class Outgoing(NamedTuple):
@@ -107,7 +106,7 @@ class SpoolOutlet:
         *,
         max_bytes: int = 2_000_000_000,
         fsync: bool = True,
-        clock: Clock = _SYSTEM_CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
         ack_timeout_seconds: float = 60.0,
     ) -> None:
         """Start forwarding what an earlier run left.

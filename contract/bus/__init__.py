@@ -16,7 +16,7 @@ from contract.bus.protocols import (
     TopicInfo,
     TopicPartition,
 )
-from contract.clock import Clock, SystemClock
+from contract.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
     from contract.config import BusSection
@@ -35,15 +35,9 @@ __all__ = [
 ]
 
 
-def open_bus(section: BusSection, clock: Clock | None = None) -> Bus:
+def open_bus(section: BusSection, clock: Clock = SYSTEM_CLOCK) -> Bus:
     """Open the bus that a configuration describes; raise TransportError where that fails."""
     # Here, because the codec imports this package for its types, and the local log imports the codec.
     from contract.bus.local import LocalBus
 
-    return LocalBus(
-        section.path,
-        fsync=section.fsync,
-        clock=clock or SystemClock(),
-        retention_hours=section.retention_hours,
-        retention_bytes=section.retention_bytes,
-    )
+    return LocalBus.open(section, clock)

@@ -26,7 +26,8 @@ from contract.bus.local_tables import (
 )
 from contract.bus.protocols import Consumer, Producer, Record, TopicInfo, TopicPartition
 from contract.bus.sqlite import Database, create_database, used_bytes
-from contract.clock import Clock, SystemClock
+from contract.clock import SYSTEM_CLOCK, Clock
+from contract.config import BusSection
 from contract.errors import LogReplaced, TransportError
 from contract.log import Log
 from contract.stream import Stream
@@ -37,7 +38,6 @@ _UPKEEP_EVERY_SECONDS = 1.0
 _UPKEEP_CHUNKS = 50
 
 _log = Log("bus.local")
-_SYSTEM_CLOCK = SystemClock()
 
 
 class LocalBus:
@@ -48,12 +48,23 @@ class LocalBus:
     full, timeout, closed, replaced.
     """
 
+    @classmethod
+    def open(cls, section: BusSection, clock: Clock = SYSTEM_CLOCK) -> LocalBus:
+        """Open the log that a configuration describes."""
+        return cls(
+            section.path,
+            fsync=section.fsync,
+            clock=clock,
+            retention_hours=section.retention_hours,
+            retention_bytes=section.retention_bytes,
+        )
+
     def __init__(
         self,
         path: Path,
         *,
         fsync: bool = True,
-        clock: Clock = _SYSTEM_CLOCK,
+        clock: Clock = SYSTEM_CLOCK,
         retention_hours: float = 72,
         retention_bytes: float = 20_000_000_000,
         wait_seconds: float = 10.0,

@@ -14,7 +14,7 @@ from contract.bus.protocols import (
     TopicInfo,
     TopicPartition,
 )
-from contract.clock import Clock, SystemClock
+from contract.clock import SYSTEM_CLOCK, Clock
 from contract.errors import LogTruncated, TransportError
 from contract.stream import Stream
 
@@ -37,8 +37,8 @@ class MemoryBus:
     `fail_with` makes every send raise that error.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self.clock = clock or SystemClock()
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
         self.topics: dict[str, _Topic] = {}
         self.committed: dict[str, dict[TopicPartition, int]] = {}
         self.fail_with: TransportError | None = None

@@ -48,14 +48,7 @@ def collect(config_path: Path, once: bool, target: str) -> None:
         runner = build_runner(config, StdoutOutlet(sys.stdout), clock=clock)
         _run(runner, stop, once=once)
         return
-    section = config.bus
-    bus = LocalBus(
-        section.path,
-        fsync=section.fsync,
-        clock=clock,
-        retention_hours=section.retention_hours,
-        retention_bytes=section.retention_bytes,
-    )
+    bus = LocalBus.open(config.bus, clock)
     try:
         bus.ensure_topics(STREAMS.values())
         runner = build_runner(config, DirectOutlet(bus), clock=clock)
