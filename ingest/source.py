@@ -14,6 +14,7 @@ from typing import Any, Literal
 import orjson
 import pyarrow as pa
 
+from contract.backoff import backoff_seconds
 from contract.clock import Clock
 from contract.config import HallSection
 from contract.errors import HallwatchError, TransportError
@@ -274,8 +275,12 @@ class Source:
         """Return when to read next: on the grid, or sooner or later where readings fail."""
         now, interval = self._clock.monotonic(), self._config.interval_seconds
         if self._failures:
-            longest = min(LONGEST_BACK_OFF_SECONDS, interval * 2.0 ** min(self._failures - 1, 16))
-            return now + longest * self._random.uniform(0.5, 1.0)
+            return now + backoff_seconds(
+                self._failures,
+                first_seconds=interval,
+                longest_seconds=LONGEST_BACK_OFF_SECONDS,
+                random=self._random,
+            )
         tick, passed = (math.floor((t - base) / interval + _TINY) for t in (started, now))
         self._metrics.missed.labels(self._config.collector).inc(max(0, passed - tick))
         return base + (passed + 1) * interval

@@ -9,7 +9,6 @@ import base64
 import fcntl
 import math
 import os
-import random
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import NamedTuple, Protocol, TextIO
 
 import orjson
 
+from contract.backoff import backoff_seconds
 from contract.bus.local import LocalBus
 from contract.bus.protocols import AckCallback, Bus, Consumer, Message, Producer, Record, TopicPartition
 from contract.clock import SYSTEM_CLOCK, Clock
@@ -37,7 +37,7 @@ _IDLE_SECONDS = 0.2
 
 _IN_FLIGHT = 10_000
 _TRIM_EVERY_SECONDS, _TRIM_EVERY_MESSAGES = 0.5, 5_000
-_FIRST_DELAY_SECONDS, _LAST_DELAY_SECONDS = 0.1, 30.0
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.1, 30.0
 _STOP_SECONDS = 5.0
 
 _log = Log("ingest.spool")
@@ -184,17 +184,21 @@ class _Forwarder:
 
     def run(self, stop: threading.Event) -> None:
         """Forward until stopped; after a failure wait, longer each time that nothing came through."""
-        delay = _FIRST_DELAY_SECONDS
+        failures = 0
         while not stop.is_set():
             before = self.lowest
             try:
                 self._forward(stop)
             except TransportError as error:
                 self.failures[error.reason] += 1
-                delay = _FIRST_DELAY_SECONDS if self.lowest > before else delay
-                _log.warning("forwarding_failed", reason=error.reason, error=error, again_in_seconds=delay)
-                self._clock.wait(stop, delay * random.uniform(0.5, 1.0))
-                delay = min(2 * delay, _LAST_DELAY_SECONDS)
+                failures = 1 if self.lowest > before else failures + 1
+                delay = backoff_seconds(
+                    failures, first_seconds=_FIRST_RETRY_SECONDS, longest_seconds=_LONGEST_RETRY_SECONDS
+                )
+                _log.warning(
+                    "forwarding_failed", reason=error.reason, error=error, retry_seconds=round(delay, 1)
+                )
+                self._clock.wait(stop, delay)
 
     def _forward(self, stop: threading.Event) -> None:
         flight = _Flight(self.lowest, self.wake)
