@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from contract.errors import ConfigError
 from contract.log import Log
 
 PREFIX = "hallwatch"
+
+_log = Log("metrics")
 
 
 class Metrics:
@@ -27,7 +30,11 @@ class Metrics:
         return Histogram(f"{PREFIX}_{name}", doc, labels, buckets=buckets, registry=self.registry)
 
     def serve(self, port: int, address: str = "127.0.0.1") -> None:
-        """Serve `/metrics` from a background thread; port 0 serves nothing."""
-        if port:
+        """Serve `/metrics` from a background thread; port 0 serves nothing. Raises ConfigError(in_use)."""
+        if not port:
+            return
+        try:
             start_http_server(port, addr=address, registry=self.registry)
-            Log("metrics").info("metrics_served", address=address, port=port)
+        except OSError as error:
+            raise ConfigError("in_use", f"metrics_port = {port}: {error.strerror}; 0 serves none") from error
+        _log.info("metrics_served", address=address, port=port)

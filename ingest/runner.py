@@ -55,7 +55,7 @@ class Runner:
 
         Raises whatever ended a source's thread: that is a defect, and no source runs on unseen without its status.
         """
-        self._serve_metrics()
+        self.metrics.serve(self._metrics_port)
         threads = [_Thread(source, stop) for source in self.sources]
         for thread in threads:
             thread.start()
@@ -76,14 +76,6 @@ class Runner:
         return not any(thread.is_alive() for thread in threads) and not any(
             source.failing for source in self.sources
         )
-
-    def _serve_metrics(self) -> None:
-        try:
-            self.metrics.serve(self._metrics_port)
-        except OSError as error:
-            raise ConfigError(
-                "in_use", f"[ingest] metrics_port = {self._metrics_port}: {error.strerror}; 0 serves none"
-            ) from error
 
     def _watch(self) -> None:
         for source in self.sources:
