@@ -33,6 +33,12 @@ class Rows:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
+    @classmethod
+    def gather(cls, stream: Stream, rows: Sequence[Mapping[str, Any]]) -> Rows:
+        """Turn rows into columns; what a row does not name is null."""
+        names = dict.fromkeys(name for row in rows for name in row)
+        return cls(stream=stream, columns={name: [row.get(name) for row in rows] for name in names})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:

@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import Field
 
 from contract.errors import CollectError
-from contract.stream import Stream
 from contract.streams.gpu import GPU_EVENTS, GPU_INSTANCES, GPU_LINKS, GPU_SAMPLES, GPU_SWITCHES
 from ingest.collector import Context, HostConfig, Reading, Rows, collector
 from ingest.gpu.codes import CodeMemory
@@ -112,7 +111,7 @@ class DcgmCollector:
             (GPU_EVENTS, self._memory.events(page)),
         ):
             if rows:
-                yield _columns(stream, rows)
+                yield Rows.gather(stream, rows)
 
     def _changed_links(self, links: dict[tuple[Device, int], Row], now_us: int) -> list[dict[str, Any]]:
         every = self._links_due.at(now_us)
@@ -138,8 +137,3 @@ class _Due:
             return False
         self._last_us = now_us
         return True
-
-
-def _columns(stream: Stream, rows: list[dict[str, Any]]) -> Rows:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return Rows(stream=stream, columns={name: [row.get(name) for row in rows] for name in names})

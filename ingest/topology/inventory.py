@@ -121,6 +121,4 @@ class InventoryCollector:
         self._published, self._version = file.assets, file.digest
         self._cursor = zlib.compress(orjson.dumps({"version": file.digest, "assets": file.assets}))
         rows = [{**row, "hall": file.hall, "version": file.digest} for row in (*changed, *retired)]
-        names = dict.fromkeys(name for row in rows for name in row)
-        columns = {name: [row.get(name) for row in rows] for name in names}
-        return Reading(rows=[Rows(stream=INVENTORY, columns=columns)] if rows else [])
+        return Reading(rows=[Rows.gather(INVENTORY, rows)] if rows else [])
