@@ -1,20 +1,24 @@
 """The lake in SQL: an in-memory DuckDB with one view per stream, each over the exact files of one table version.
 
 Readers take no lock and never glob: a query sees one version of each table, whatever is committed, compacted or
-removed meanwhile; upkeep keeps replaced files longer than any query may run.
+removed meanwhile; upkeep keeps replaced files longer than any query may run. `lake_tables` tells the versions, and
+`recent.gpu_samples` and the like are the same views over the files of the newest hour.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 import duckdb
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -22,13 +26,18 @@ from deltalake.exceptions import DeltaError
 
 from analytics import deltalog
 from analytics.lake import store_error
-from analytics.views import FileGroup, sql_views, stream_view
+from analytics.views import FileGroup, TableFacts, sql_views, stream_view, tables_view
 from contract.clock import Clock, SystemClock
 from contract.errors import StoreError
 from contract.stream import Stream
 from contract.streams import STREAMS
 
 MAX_AGE_SECONDS = 2.0
+
+RECENT_SECONDS = 3600.0
+"""Schema `recent` has every stream's view once more, over the files that hold rows of its newest hour: a question
+about now then opens some files, not all of two weeks.
+"""
 
 _SYSTEM_CLOCK = SystemClock()
 _EXPLAIN = re.compile(r"\s*explain(\s+analyze\b|\s*\([^)]*\))?", re.IGNORECASE)
@@ -128,11 +137,22 @@ class LakeConnection:
         cursor = self._connection.cursor()
         cursor.execute("BEGIN")
         for table in moved:
-            _create_view(cursor, table.stream.name, stream_view(table.stream, table.groups()))
+            name = table.stream.name
+            _create_view(cursor, f'"{name}"', stream_view(table.stream, table.groups()))
+            _create_view(cursor, f'recent."{name}"', stream_view(table.stream, table.groups(RECENT_SECONDS)))
+        _create_view(cursor, "lake_tables", tables_view([t.facts() for t in self._tables.values()]))
         if first:
             for view in sql_views():
                 _create_view(cursor, view.name, view.query)
         cursor.execute("COMMIT")
+
+
+class _File(NamedTuple):
+    """What the log tells of a file."""
+
+    bytes: int
+    rows: int
+    newest_us: int | None
 
 
 class _TableFiles:
@@ -143,7 +163,7 @@ class _TableFiles:
         self.stream = stream
         self._fixed = version
         self.version: int | None = None
-        self._files: dict[str, None] = {}
+        self._files: dict[str, _File] = {}
         self._columns: dict[str, frozenset[str]] = {}
 
     def advance(self) -> bool:
@@ -168,29 +188,57 @@ class _TableFiles:
             return False
         try:
             table = DeltaTable(self._path, version=self._fixed)
-            uris = table.file_uris()
+            actions = pa.table(table.get_add_actions(flatten=True))
         except (DeltaError, OSError) as error:
             raise store_error(error, f"{self._path} cannot be read") from error
-        prefix = f"{self._path}/"
-        self._files = dict.fromkeys(unquote(u.removeprefix("file://")).removeprefix(prefix) for u in uris)
         self.version = table.version()
+        self._files = {
+            unquote(row["path"]): _File(
+                row["size_bytes"], row["num_records"] or 0, _microseconds(row.get("max._received"))
+            )
+            for row in actions.to_pylist()
+        }
         return True
 
     def _apply(self, actions: Iterable[dict[str, Any]]) -> None:
         for action in actions:
-            if "add" in action:
-                self._files[unquote(action["add"]["path"])] = None
-            elif "remove" in action:
-                self._files.pop(unquote(action["remove"]["path"]), None)
+            if add := action.get("add"):
+                stats = orjson.loads(add.get("stats") or "{}")
+                received = stats.get("maxValues", {}).get("_received")
+                newest = _microseconds(datetime.fromisoformat(received)) if received else None
+                self._files[unquote(add["path"])] = _File(add["size"], stats.get("numRecords", 0), newest)
+            elif remove := action.get("remove"):
+                self._files.pop(unquote(remove["path"]), None)
 
-    def groups(self) -> list[FileGroup]:
-        """Return the files by the columns they hold, which their names tell."""
+    def groups(self, within_seconds: float | None = None) -> list[FileGroup]:
+        """Return the files by the columns they hold, which their names tell.
+
+        With `within_seconds`, only those that hold a row received so shortly before the newest.
+        """
+        oldest_us = self._newest_us() - within_seconds * 1e6 if within_seconds is not None else -math.inf
         by_shape: dict[str, list[str]] = {}
-        for file in self._files:
-            by_shape.setdefault(Path(file).stem.rpartition("-")[2], []).append(f"{self._path}/{file}")
+        for name, file in self._files.items():
+            if file.newest_us is None or file.newest_us >= oldest_us:
+                by_shape.setdefault(Path(name).stem.rpartition("-")[2], []).append(f"{self._path}/{name}")
         return [
             FileGroup(self._columns_of(shape, paths[0]), tuple(paths)) for shape, paths in by_shape.items()
         ]
+
+    def facts(self) -> TableFacts:
+        """Return this table's row of `lake_tables`."""
+        files, interval = self._files.values(), self.stream.interval
+        return TableFacts(
+            stream=self.stream.name,
+            interval_seconds=None if interval is None else interval.total_seconds(),
+            version=self.version,
+            files=len(files),
+            bytes=sum(file.bytes for file in files),
+            rows=sum(file.rows for file in files),
+            newest_received_us=self._newest_us() if files else None,
+        )
+
+    def _newest_us(self) -> int:
+        return max((file.newest_us or 0 for file in self._files.values()), default=0)
 
     def _columns_of(self, shape: str, example: str) -> frozenset[str]:
         if shape not in self._columns:
@@ -199,6 +247,10 @@ class _TableFiles:
             except (OSError, pa.ArrowException) as error:
                 raise store_error(error, f"{example} cannot be read") from error
         return self._columns[shape]
+
+
+def _microseconds(naive_utc: datetime | None) -> int | None:
+    return None if naive_utc is None else (naive_utc - datetime(1970, 1, 1)) // timedelta(microseconds=1)  # noqa: DTZ001
 
 
 def _open_duckdb(lake: Path, config: Mapping[str, Any]) -> duckdb.DuckDBPyConnection:
@@ -216,6 +268,7 @@ def _open_duckdb(lake: Path, config: Mapping[str, Any]) -> duckdb.DuckDBPyConnec
     connection.execute("SET parquet_metadata_cache = true")
     connection.execute("SET temp_directory = ''")
     connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("CREATE SCHEMA recent")
     connection.execute("SET allowed_directories = [$folder]", {"folder": f"{lake}/"})
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
@@ -223,7 +276,7 @@ def _open_duckdb(lake: Path, config: Mapping[str, Any]) -> duckdb.DuckDBPyConnec
 
 
 def _create_view(cursor: duckdb.DuckDBPyConnection, name: str, query: str) -> None:
-    cursor.execute(f'CREATE OR REPLACE VIEW "{name}" AS {query}')
+    cursor.execute(f"CREATE OR REPLACE VIEW {name} AS {query}")
 
 
 def _refuse_writing(cursor: duckdb.DuckDBPyConnection, query: str) -> None:

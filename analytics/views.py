@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,19 @@ class FileGroup(NamedTuple):
     paths: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """One row of the view `lake_tables`."""
+
+    stream: str
+    interval_seconds: float | None
+    version: int | None
+    files: int
+    bytes: int
+    rows: int
+    newest_received_us: int | None
+
+
 class SqlView(NamedTuple):
     """A view out of `sql/`: its query, and the views and streams it reads."""
 
@@ -51,6 +65,24 @@ def stream_view(stream: Stream, groups: Sequence[FileGroup]) -> str:
     """Return the query of a stream's view; without files it has no rows, but all its columns."""
     parts = [_select(stream, group) for group in groups if group.paths]
     return "\nUNION ALL\n".join(parts) or f"SELECT {_nulls(stream)} WHERE false"
+
+
+def tables_view(tables: Iterable[TableFacts]) -> str:
+    """Return the query of `lake_tables`: what the other views stand on."""
+    rows = ", ".join(
+        f"({_quoted(t.stream)}, {_literal(t.interval_seconds)}, {_literal(t.version)}, {t.files}, {t.bytes}, {t.rows}, "
+        f"make_timestamp({_literal(t.newest_received_us)}::BIGINT))"
+        for t in tables
+    )
+    return (
+        "SELECT stream, interval_seconds::DOUBLE AS interval_seconds, version::BIGINT AS version, files::BIGINT AS files, bytes::BIGINT AS bytes, "
+        f"rows::BIGINT AS rows, newest_received FROM (VALUES {rows}) "
+        "AS t (stream, interval_seconds, version, files, bytes, rows, newest_received)"
+    )
+
+
+def _literal(number: float | None) -> str:
+    return "NULL" if number is None else str(number)
 
 
 def sql_type(column: Column) -> str:

@@ -1,56 +1,58 @@
--- What came and what did not, of the streams that sources send at an interval, for the last day of each stream.
--- A minute without events is there, with 0 received: missing is not zero rows.
--- grain: one row per stream, source and minute (of _received), from the source's first to the stream's newest minute
--- units: events; expected = what the stream's interval makes of a minute; lost = holes in the source's sequence,
+-- What came and what did not, of the streams that sources send at an interval, for the newest hour of each stream.
+-- A minute in which nothing came is there, with 0 received: missing is not zero rows.
+-- grain: one row per stream, source, epoch and minute of _received, from the source's first to the stream's newest
+-- units: events; expected = what the stream's interval makes of a minute; missing = holes in the epoch's sequence,
 --        counted in the minute in which a later event came
--- inputs: gpu_samples, gpu_instances, gpu_links, gpu_switches, collector_status
-WITH intervals (stream, seconds) AS (
-    VALUES ('gpu_samples', 1), ('gpu_instances', 1), ('gpu_links', 60), ('gpu_switches', 10), ('collector_status', 10)
+-- inputs: recent.gpu_samples, recent.gpu_instances, recent.gpu_links, recent.gpu_switches, recent.collector_status, lake_tables
+WITH origins AS (
+    SELECT 'gpu_samples' AS stream, _source, _epoch, _seq, _received FROM recent.gpu_samples
+    UNION ALL SELECT 'gpu_instances', _source, _epoch, _seq, _received FROM recent.gpu_instances
+    UNION ALL SELECT 'gpu_links', _source, _epoch, _seq, _received FROM recent.gpu_links
+    UNION ALL SELECT 'gpu_switches', _source, _epoch, _seq, _received FROM recent.gpu_switches
+    UNION ALL SELECT 'collector_status', _source, _epoch, _seq, _received FROM recent.collector_status
 ),
-origins AS (
-    SELECT 'gpu_samples' AS stream, _source, _epoch, _seq, _received FROM gpu_samples
-    UNION ALL SELECT 'gpu_instances', _source, _epoch, _seq, _received FROM gpu_instances
-    UNION ALL SELECT 'gpu_links', _source, _epoch, _seq, _received FROM gpu_links
-    UNION ALL SELECT 'gpu_switches', _source, _epoch, _seq, _received FROM gpu_switches
-    UNION ALL SELECT 'collector_status', _source, _epoch, _seq, _received FROM collector_status
-),
-recent AS (
-    SELECT o.*, date_trunc('minute', o._received) AS minute
-    FROM origins o JOIN (SELECT stream, max(_received) AS newest FROM origins GROUP BY stream) n
-        ON n.stream = o.stream AND o._received > n.newest - INTERVAL 1 DAY
-),
-per_epoch AS (
-    SELECT stream, _source, _epoch, minute,
-        count(DISTINCT _seq) AS received, count(*) AS rows, min(_seq) AS lowest, max(_seq) AS highest
-    FROM recent GROUP BY ALL
-),
-holes AS (
-    SELECT stream, _source, minute, received, rows,
-        highest - coalesce(
-            lag(highest) OVER (PARTITION BY stream, _source, _epoch ORDER BY minute), lowest - 1
-        ) - received AS lost
-    FROM per_epoch
-),
-per_minute AS (
-    SELECT stream, _source, minute, sum(received) AS received, sum(rows) AS rows, sum(lost) AS lost
-    FROM holes GROUP BY ALL
-),
-spans AS (
-    SELECT p.stream, p._source, min(p.minute) AS first, any_value(s.last) AS last
-    FROM per_minute p JOIN (SELECT stream, max(minute) AS last FROM per_minute GROUP BY stream) s USING (stream)
+came AS (
+    SELECT
+        o.stream, o._source, o._epoch, date_trunc('minute', o._received) AS minute,
+        count(DISTINCT o._seq) AS received, count(*) AS rows, min(o._seq) AS lowest, max(o._seq) AS highest
+    FROM origins o JOIN lake_tables t
+        ON t.stream = o.stream AND o._received > t.newest_received - INTERVAL 1 HOUR
     GROUP BY ALL
 ),
+-- What one epoch lacks between its first event of the hour and its last.
+holes AS (
+    SELECT
+        stream, _source, _epoch, minute, received, rows,
+        highest - coalesce(
+            lag(highest) OVER (PARTITION BY stream, _source, _epoch ORDER BY minute), lowest - 1
+        ) - received AS missing
+    FROM came
+),
+-- From an epoch's first minute to the next epoch's, or to the stream's newest.
+epochs AS (
+    SELECT stream, _source, _epoch, min(minute) AS first, max(minute) AS last FROM came GROUP BY ALL
+),
+spans AS (
+    SELECT
+        e.stream, e._source, e._epoch, e.first,
+        greatest(e.last, coalesce(
+            lead(e.first) OVER (PARTITION BY e.stream, e._source ORDER BY e.first) - INTERVAL 1 MINUTE,
+            date_trunc('minute', t.newest_received)
+        )) AS last
+    FROM epochs e JOIN lake_tables t ON t.stream = e.stream
+),
 minutes AS (
-    SELECT stream, _source, unnest(generate_series(first, last, INTERVAL 1 MINUTE)) AS minute FROM spans
+    SELECT stream, _source, _epoch, unnest(generate_series(first, last, INTERVAL 1 MINUTE)) AS minute FROM spans
 )
 SELECT
     m.stream,
     m._source AS source,
+    m._epoch AS epoch,
     m.minute,
-    60 // i.seconds AS expected,
-    coalesce(p.received, 0)::BIGINT AS received,
-    coalesce(p.lost, 0)::BIGINT AS lost,
-    coalesce(p.rows, 0)::BIGINT AS rows
+    (60 / t.interval_seconds)::DOUBLE AS expected,
+    coalesce(h.received, 0)::BIGINT AS received,
+    coalesce(h.missing, 0)::BIGINT AS missing,
+    coalesce(h.rows, 0)::BIGINT AS rows
 FROM minutes m
-JOIN intervals i USING (stream)
-LEFT JOIN per_minute p ON p.stream = m.stream AND p._source = m._source AND p.minute = m.minute
+JOIN lake_tables t ON t.stream = m.stream
+LEFT JOIN holes h ON h.stream = m.stream AND h._source = m._source AND h._epoch = m._epoch AND h.minute = m.minute

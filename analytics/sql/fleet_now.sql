@@ -1,54 +1,64 @@
 -- The fleet as it is: every GPU that the inventory expects or that reported, its newest sample and its alerts.
--- A sample counts as newest when it is of the last 10 minutes of what the lake holds; a GPU without one is there
--- with nulls, since missing is not zero.
+-- A sample counts as newest when it was received in the last 10 minutes of what the lake holds; a GPU without one is
+-- there with nulls, since missing is not zero.
 -- grain: one row per GPU
--- units: as in gpu_samples; age_seconds = since the newest sample, by this machine's clock
--- inputs: gpu_samples, alerts, place
+-- units: as in gpu_samples; age_seconds: since the newest sample, by this machine's clock
+-- inputs: recent.gpu_samples, lake_tables, alerts, place
 WITH newest AS (
-    SELECT *
-    FROM gpu_samples
-    WHERE ts > (SELECT max(ts) FROM gpu_samples) - INTERVAL 10 MINUTE
+    SELECT gpu_uuid, max(_received) AS _received
+    FROM recent.gpu_samples
+    WHERE _received > (
+        SELECT newest_received FROM lake_tables WHERE stream = 'gpu_samples'
+    ) - INTERVAL 10 MINUTE
+    GROUP BY gpu_uuid
+),
+samples AS (
+    SELECT s.*
+    FROM recent.gpu_samples s JOIN newest USING (gpu_uuid, _received)
+    WHERE s._received >= (SELECT min(_received) FROM newest)
     QUALIFY row_number() OVER (PARTITION BY gpu_uuid ORDER BY ts DESC, _offset DESC) = 1
 ),
 expected AS (
     SELECT asset AS gpu_uuid, hall, "row", rack, cdu, host, model, position FROM place WHERE kind = 'gpu'
 ),
+transitions AS (
+    SELECT entity, transition
+    FROM alerts
+    -- A new chain begins again at 0 and comes after the old one.
+    QUALIFY row_number() OVER (PARTITION BY fingerprint ORDER BY _received DESC, chain_index DESC) = 1
+),
 firing AS (
-    SELECT entity, count(*) AS alerts
-    FROM (
-        SELECT entity, transition
-        FROM alerts
-        QUALIFY row_number() OVER (PARTITION BY fingerprint ORDER BY _epoch = (
-            SELECT arg_max(_epoch, _received) FROM alerts
-        ) DESC, chain_index DESC) = 1
-    )
-    WHERE transition = 'firing'
-    GROUP BY entity
+    SELECT entity, count(*) AS alerts FROM transitions WHERE transition = 'firing' GROUP BY entity
 )
 SELECT
-    coalesce(e.gpu_uuid, n.gpu_uuid) AS gpu_uuid,
-    coalesce(n.host, e.host) AS host,
-    coalesce(n.gpu_index, e.position) AS gpu_index,
-    e.hall, e."row", e.rack, e.cdu,
-    coalesce(n.model, e.model) AS model,
-    n.ts,
-    epoch(now()::TIMESTAMP - n.ts) AS age_seconds,
-    n.temperature_celsius,
-    n.memory_temperature_celsius,
-    n.temperature_margin_celsius,
-    n.power_watts,
-    n.sm_clock_mhz,
-    n.clock_event_reasons,
-    n.utilization_percent,
-    n.tensor_active_ratio,
-    n.framebuffer_used_mib,
-    n.last_xid,
-    n.ecc_double_bit_volatile,
-    n.row_remap_failed,
-    n.namespace, n.pod, n.hpc_job,
-    coalesce(f.alerts, 0) + coalesce(h.alerts, 0) AS alerts_firing,
+    coalesce(e.gpu_uuid, s.gpu_uuid) AS gpu_uuid,
+    coalesce(s.host, e.host) AS host,
+    coalesce(s.gpu_index, e.position) AS gpu_index,
+    e.hall,
+    e."row",
+    e.rack,
+    e.cdu,
+    coalesce(s.model, e.model) AS model,
+    s.ts,
+    epoch(now()::TIMESTAMP - s.ts) AS age_seconds,
+    s.temperature_celsius,
+    s.memory_temperature_celsius,
+    s.temperature_margin_celsius,
+    s.power_watts,
+    s.sm_clock_mhz,
+    s.clock_event_reasons,
+    s.utilization_percent,
+    s.tensor_active_ratio,
+    s.framebuffer_used_mib,
+    s.last_xid,
+    s.ecc_double_bit_volatile,
+    s.row_remap_failed,
+    s.namespace,
+    s.pod,
+    s.hpc_job,
+    (coalesce(g.alerts, 0) + coalesce(h.alerts, 0))::BIGINT AS alerts_firing,  -- on the GPU and on its host
     e.gpu_uuid IS NOT NULL AS in_inventory
 FROM expected e
-FULL JOIN newest n ON n.gpu_uuid = e.gpu_uuid
-LEFT JOIN firing f ON f.entity = coalesce(e.gpu_uuid, n.gpu_uuid)
-LEFT JOIN firing h ON h.entity = coalesce(n.host, e.host)
+FULL JOIN samples s ON s.gpu_uuid = e.gpu_uuid
+LEFT JOIN firing g ON g.entity = coalesce(e.gpu_uuid, s.gpu_uuid)
+LEFT JOIN firing h ON h.entity = coalesce(s.host, e.host)

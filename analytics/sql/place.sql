@@ -5,24 +5,36 @@
 WITH RECURSIVE latest AS (
     SELECT asset, kind, parent, cdu, model, position
     FROM inventory
-    QUALIFY row_number() OVER (PARTITION BY asset ORDER BY ts DESC, _offset DESC) = 1 AND state = 'active'
+    QUALIFY row_number() OVER (PARTITION BY asset ORDER BY ts DESC, _received DESC, _offset DESC) = 1
+        AND state = 'active'
 ),
+-- UNION, not UNION ALL: a circle of parents ends.
 chain AS (
-    SELECT asset, kind, model, position, asset AS ancestor, kind AS ancestor_kind, parent, cdu AS ancestor_cdu
+    SELECT asset, asset AS ancestor, kind AS ancestor_kind, parent, cdu AS ancestor_cdu
     FROM latest
-    UNION ALL
-    SELECT c.asset, c.kind, c.model, c.position, l.asset, l.kind, l.parent, l.cdu
+    UNION
+    SELECT c.asset, l.asset, l.kind, l.parent, l.cdu
     FROM chain c JOIN latest l ON l.asset = c.parent
+),
+places AS (
+    SELECT
+        asset,
+        max(ancestor) FILTER (ancestor_kind = 'hall') AS hall,
+        max(ancestor) FILTER (ancestor_kind = 'row') AS "row",
+        max(ancestor) FILTER (ancestor_kind = 'rack') AS rack,
+        coalesce(max(ancestor_cdu), max(ancestor) FILTER (ancestor_kind = 'cdu')) AS cdu,
+        max(ancestor) FILTER (ancestor_kind = 'host') AS host
+    FROM chain
+    GROUP BY asset
 )
 SELECT
     asset,
-    any_value(kind) AS kind,
-    max(ancestor) FILTER (ancestor_kind = 'hall') AS hall,
-    max(ancestor) FILTER (ancestor_kind = 'row') AS "row",
-    max(ancestor) FILTER (ancestor_kind = 'rack') AS rack,
-    coalesce(max(ancestor_cdu), max(ancestor) FILTER (ancestor_kind = 'cdu')) AS cdu,
-    max(ancestor) FILTER (ancestor_kind = 'host') AS host,
-    any_value(model) AS model,
-    any_value(position) AS position
-FROM chain
-GROUP BY asset
+    kind,      -- what it is: hall, row, rack, cdu, host, gpu, nic
+    p.hall,
+    p."row",
+    p.rack,
+    p.cdu,     -- the coolant distribution unit of its rack
+    p.host,    -- the host it is in, or is
+    model,     -- product name
+    position   -- index on its host, for a GPU
+FROM places p JOIN latest USING (asset)
