@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from twin import physics
-from twin.plan import Plan
+from twin.plan import Draw, Plan
 from twin.workload import Activity, Floats, Workload
 
 Answer: TypeAlias = Literal["serve", "hang", "refuse"]
@@ -25,8 +25,8 @@ class Hall:
 
     def __init__(self, plan: Plan) -> None:
         count = len(plan.gpus)
-        silicon = np.random.default_rng([plan.seed, 2])
-        self.rng = np.random.default_rng([plan.seed, 3])
+        silicon = Draw.SILICON.generator(plan.seed)
+        self.rng = Draw.NOISE.generator(plan.seed)
         self.plan = plan
         self.workload = Workload(plan)
         self.answers: list[Answer] = ["serve"] * len(plan.hosts)

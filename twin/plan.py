@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 import yaml
@@ -85,17 +86,32 @@ class Plan:
         return tuple(gpu for host in self.hosts for gpu in host.gpus)
 
 
+class Draw(IntEnum):
+    """What is drawn from the seed of a hall, each by a generator of its own: more of one moves no other."""
+
+    IDENTITIES = 0
+    JOBS = 1
+    SILICON = 2
+    NOISE = 3
+    SCENARIO = 4
+    GUIDS = 5
+
+    def generator(self, seed: int) -> np.random.Generator:
+        """Return the generator; equal seeds give equal draws."""
+        return np.random.default_rng([seed, self])
+
+
 def draw_plan(*, hosts: int = 8, gpus_per_host: int = 8, seed: int = 0, hall: str = "demo") -> Plan:
     """Draw a hall; the same arguments give the same hall, down to every identity."""
     if hosts < 1 or not 1 <= gpus_per_host <= len(GPU_BUSES):
         raise ValueError(f"a hall has hosts of 1 to {len(GPU_BUSES)} GPUs, not {hosts} of {gpus_per_host}")
-    identities = np.random.default_rng([seed, 0])
-    guids = _draw_guids(np.random.default_rng([seed, 2]))
+    identities = Draw.IDENTITIES.generator(seed)
+    guids = _draw_guids(Draw.GUIDS.generator(seed))
     return Plan(
         hall=hall,
         seed=seed,
         hosts=tuple(_draw_host(identities, guids, number, gpus_per_host) for number in range(hosts)),
-        jobs=_draw_jobs(np.random.default_rng([seed, 1]), hosts),
+        jobs=_draw_jobs(Draw.JOBS.generator(seed), hosts),
     )
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-import numpy as np
-
 from twin.faults import KINDS, Magnitude, Target, clear
 from twin.hall import Hall
-from twin.plan import Plan
+from twin.plan import Draw, Plan
 from twin.sensors import Readings
 
 
@@ -64,7 +62,7 @@ def draw_demo_scenario(plan: Plan, seed: int) -> Scenario:
 
     The hot GPU and the lost GPU are of different jobs, so that the loss of one does not cool the other.
     """
-    rng = np.random.default_rng([seed, 4])
+    rng = Draw.SCENARIO.generator(seed)
     running = [job for job in plan.jobs if job.running]
     idle = [host for job in plan.jobs if not job.running for host in job.hosts]
     if len(running) < 2 or not idle or len(plan.hosts) < len(_DEMO_ONSETS):
