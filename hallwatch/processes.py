@@ -72,7 +72,7 @@ class Parts:
                 )
 
     def stop(self, *names: str) -> None:
-        """End the named parts (all, if none is named) one after the other, in the order they were named."""
+        """End the named parts in the order they were named; where none is named all, the last started first."""
         wanted = [p for name in names for p in self._parts if p.name == name] if names else self._parts[::-1]
         for part in wanted:
             if part.process.poll() is None:
