@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from contract.streams import STREAMS
 from hallwatch.commands.options import CONFIG, stop_on_signals
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from ingest.runner import Runner
 
 
@@ -67,17 +71,39 @@ def _run(runner: Runner, stop: threading.Event, *, once: bool) -> None:
 @click.command("check-config")
 @CONFIG
 def check_config(config_path: Path) -> None:
-    """Check a configuration file, its collectors and notifiers too, and print it with every default filled in."""
+    """Check a configuration file and what it names: collectors, notifiers, rules, the map of the hall.
+
+    Prints it in full: every key with its value or default and what it means. A secret is not shown.
+    """
     from alerts.notify import build_notifiers
+    from alerts.ruleset import check_rules
     from ingest.registry import read_table
+    from ingest.topology.hallfile import read_hall_file
 
     config = load_config(config_path)
-    for number, table in enumerate(config.ingest.collectors, 1):
-        read_table(table, f"{config_path}: [[ingest.collectors]] number {number}")
-    build_notifiers(config.engine.notifiers)
+    collectors = [
+        read_table(table, f"{config_path}: [[ingest.collectors]] number {number}")[1]
+        for number, table in enumerate(config.ingest.collectors, 1)
+    ]
+    notifiers = [one.config for one in build_notifiers(config.engine.notifiers)]
+    check_rules(config.engine.rules)
     if config.hall.inventory is not None:
-        _read_inventory(config.hall.inventory)
-    click.echo(config.model_dump_json(indent=2))
+        read_hall_file(config.hall.inventory, hall=config.hall.name, synthetic=config.hall.synthetic)
+    for name, section in config:
+        click.echo("\n".join(_toml(f"[{name}]", section)) + "\n")
+    for heading, tables in (("[[ingest.collectors]]", collectors), ("[[engine.notifiers]]", notifiers)):
+        for table in tables:
+            click.echo("\n".join(_toml(heading, table)) + "\n")
+
+
+def _toml(heading: str, section: BaseModel) -> Iterator[str]:
+    """Write a section as its file could say it; tables in it are for sections of their own."""
+    yield heading
+    for key, value in section.model_dump(mode="json").items():
+        if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            continue
+        meaning = f"# {type(section).model_fields[key].description}"
+        yield f"# {key} =  {meaning}" if value is None else f"{key} = {json.dumps(value)}  {meaning}"
 
 
 @click.group()
