@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+import os
+from collections.abc import Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, BinaryIO
 
 import duckdb
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -50,8 +53,7 @@ def _print_table(answer: duckdb.DuckDBPyRelation, output: BinaryIO) -> None:
         table.add_row(*(_cell(value) for value in row))
     text = io.TextIOWrapper(output, encoding="utf-8", write_through=True)
     console = Console(file=text)
-    if not console.is_terminal:
-        console.width = WIDEST
+    console.width = os.get_terminal_size(output.fileno()).columns if console.is_terminal else WIDEST
     console.print(table)
     if len(rows) > TABLE_ROWS:
         console.print(f"Only the first {TABLE_ROWS} rows; --format csv gives all.")
@@ -75,28 +77,51 @@ def _print_csv(reader: pa.RecordBatchReader, output: BinaryIO) -> None:
     writer = csv.writer(text)
     writer.writerow(reader.schema.names)
     for batch in reader:
-        columns = [[_plain(value) for value in column.to_pylist()] for column in batch.columns]
-        writer.writerows(zip(*columns, strict=True))
+        writer.writerows(zip(*map(_plain_values, batch.columns), strict=True))
     text.detach()
 
 
 def _print_json(reader: pa.RecordBatchReader, output: BinaryIO) -> None:
-    output.writelines(
-        orjson.dumps(row, default=_plain, option=orjson.OPT_APPEND_NEWLINE) for row in _rows(reader)
-    )
-
-
-def _rows(reader: pa.RecordBatchReader) -> Iterator[dict[str, Any]]:
+    names = _unique(reader.schema.names)
     for batch in reader:
-        yield from batch.to_pylist()
+        rows = zip(*map(_plain_values, batch.columns), strict=True)
+        lines = [dict(zip(names, row, strict=True)) for row in rows]
+        output.writelines(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Number the later columns of one name: an object has each name once."""
+    return [f"{name}_{at}" if name in names[:at] else name for at, name in enumerate(names)]
+
+
+def _plain_values(column: pa.Array) -> list[Any]:
+    """Return values that JSON and CSV know, times as ISO 8601."""
+    if pa.types.is_timestamp(column.type):
+        # By Arrow, not by Python: a broken clock may name a year that Python has no date for.
+        return pc.replace_substring_regex(
+            column.cast(pa.string()), r"^(\d{4}-\d\d-\d\d) ", r"\1T"
+        ).to_pylist()
+    return [_plain(value) for value in column.to_pylist()]
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, (datetime, date)):
-        return value.isoformat()
-    return value if isinstance(value, (str, int, float, type(None))) else str(value)
+    match value:
+        case None | bool() | str() | float():
+            return value
+        case int():
+            return value if -(2**63) <= value < 2**64 else str(value)
+        case Decimal():  # what sum() of whole numbers gives
+            return _plain(int(value)) if value == int(value) else float(value)
+        case bytes():
+            return value.hex()
+        case date():
+            return value.isoformat()
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case _:
+            return str(value)
 
 
 def _print_arrow(reader: pa.RecordBatchReader, output: BinaryIO) -> None:

@@ -1,0 +1,127 @@
+"""Answers as people and programs read them."""
+
+import csv
+import fcntl
+import io
+import os
+import pty
+import struct
+import termios
+import tracemalloc
+
+import duckdb
+import orjson
+import pyarrow as pa
+import pytest
+
+from analytics.output import FORMATS, TABLE_ROWS, print_answer
+
+ROWS = """
+SELECT * FROM (VALUES
+    ('a', 1, 1.5, TIMESTAMP '2026-06-01 00:00:00.25', true, NULL, '\\x00\\xFF'::BLOB),
+    (NULL, NULL, NULL, NULL, NULL, 'x', NULL)
+) AS t (text, whole, real, ts, flag, maybe, bytes)
+"""
+
+
+@pytest.fixture
+def connection():
+    with duckdb.connect() as connection:
+        yield connection
+
+
+def printed(connection, query, output_format):
+    output = io.BytesIO()
+    print_answer(connection.sql(query), output_format, output)
+    assert not output.closed
+    return output.getvalue()
+
+
+def test_csv_has_a_header_and_leaves_null_empty(connection):
+    rows = list(csv.reader(io.StringIO(printed(connection, ROWS, "csv").decode())))
+    assert rows == [
+        ["text", "whole", "real", "ts", "flag", "maybe", "bytes"],
+        ["a", "1", "1.5", "2026-06-01T00:00:00.250000", "True", "", "00ff"],
+        ["", "", "", "", "", "x", ""],
+    ]
+
+
+def test_json_is_one_object_per_line_with_null_as_null(connection):
+    lines = [orjson.loads(line) for line in printed(connection, ROWS, "json").splitlines()]
+    assert lines[0] == {
+        "text": "a",
+        "whole": 1,
+        "real": 1.5,
+        "ts": "2026-06-01T00:00:00.250000",
+        "flag": True,
+        "maybe": None,
+        "bytes": "00ff",
+    }
+    assert lines[1] == dict.fromkeys(lines[0], None) | {"maybe": "x"}
+
+
+def test_arrow_is_the_answer_as_it_is(connection):
+    with pa.ipc.open_stream(printed(connection, ROWS, "arrow")) as reader:
+        assert reader.read_all().equals(connection.sql(ROWS).to_arrow_table())
+
+
+def test_a_table_shows_null_apart_from_nothing(connection):
+    text = printed(connection, "SELECT NULL AS unknown, '' AS empty", "table").decode()
+    assert text.count("NULL") == 1
+    assert "1 row\n" in text
+
+
+def test_a_long_table_is_cut_and_says_so(connection):
+    text = printed(connection, f"FROM range({TABLE_ROWS + 5})", "table").decode()
+    assert f"Only the first {TABLE_ROWS} rows" in text
+    assert f" {TABLE_ROWS - 1}" in text
+    assert f" {TABLE_ROWS} \n" not in text
+
+
+def test_square_brackets_are_text_not_markup(connection):
+    assert "[red]alarm[/red]" in printed(connection, "SELECT '[red]alarm[/red]' AS x", "table").decode()
+
+
+def test_a_table_is_as_wide_as_its_terminal(connection):
+    primary, secondary = pty.openpty()
+    os.set_blocking(primary, False)
+    with os.fdopen(secondary, "wb", buffering=0) as terminal:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        print_answer(connection.sql("SELECT repeat('x', 100) AS wide"), "table", terminal)
+        shown = os.read(primary, 10_000).decode()
+    os.close(primary)
+    assert max(len(line) for line in shown.splitlines()) < 60
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_no_answer_at_all_is_an_empty_answer(connection, output_format):
+    printed(connection, "SELECT 1 AS x WHERE false", output_format)
+
+
+def test_whole_sums_and_nested_values_are_json_too(connection):
+    query = "SELECT sum(range) AS total, 2::HUGEINT ** 100 AS huge, [1, 2] AS items, {'a': NULL} AS part FROM range(4)"
+    [line] = printed(connection, query, "json").splitlines()
+    assert orjson.loads(line) == {"total": 6, "huge": 2.0**100, "items": [1, 2], "part": {"a": None}}
+
+
+@pytest.mark.parametrize("output_format", ["csv", "json"])
+def test_two_columns_of_one_name_are_both_there(connection, output_format):
+    text = printed(connection, "SELECT 81 AS x, 82 AS x", output_format)
+    assert b"81" in text
+    assert b"82" in text
+
+
+@pytest.mark.parametrize("output_format", FORMATS)
+def test_a_year_beyond_the_calendar_is_still_an_answer(connection, output_format):
+    assert printed(connection, "SELECT make_timestamp(1152921504606846976) AS ts", output_format)
+
+
+@pytest.mark.parametrize("output_format", ["csv", "json", "arrow"])
+def test_a_large_answer_is_streamed(connection, output_format):
+    answer = connection.sql("SELECT range AS x, range::VARCHAR AS y FROM range(60_000)")
+    tracemalloc.start()
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - there is no path to speak of
+        print_answer(answer, output_format, nowhere)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8_000_000
