@@ -90,7 +90,7 @@ def _print_json(reader: pa.RecordBatchReader, output: BinaryIO) -> None:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Number the later columns of one name: an object has each name once."""
+    """Tell columns of one name apart: an object has each name once."""
     return [f"{name}_{at}" if name in names[:at] else name for at, name in enumerate(names)]
 
 
@@ -98,9 +98,7 @@ def _plain_values(column: pa.Array) -> list[Any]:
     """Return values that JSON and CSV know, times as ISO 8601."""
     if pa.types.is_timestamp(column.type):
         # By Arrow, not by Python: a broken clock may name a year that Python has no date for.
-        return pc.replace_substring_regex(
-            column.cast(pa.string()), r"^(\d{4}-\d\d-\d\d) ", r"\1T"
-        ).to_pylist()
+        column = pc.replace_substring_regex(column.cast(pa.string()), r"^(\d{4}-\d\d-\d\d) ", r"\1T")
     return [_plain(value) for value in column.to_pylist()]
 
 
