@@ -5,6 +5,7 @@ The twin's devices are scraped as real ones would be; the engine sees nothing bu
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -129,16 +130,30 @@ class DemoHall:
         raise ConfigError("missing", f"the twin did not write {path} within 30 s; see {self.folder / 'logs'}")
 
 
-def empty_folder(folder: Path) -> None:
-    """Make the folder, or empty it if an earlier demo made it; refuse any other that holds something."""
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARKER).exists():
-            raise ConfigError(
-                "in_use", f"{folder} holds something that no demo made; name another with --folder"
-            )
-        shutil.rmtree(folder)
+@contextmanager
+def fresh_folder(folder: Path, option: str = "--folder") -> Iterator[None]:
+    """Make the folder, or empty it if an earlier demo made it, and keep it until the block is left.
+
+    Raises ConfigError for one that holds something else, and for one in which another demo runs; `option` is how
+    a person names another.
+    """
+    marker = folder / MARKER
+    if folder.exists() and any(folder.iterdir()) and not marker.exists():
+        raise ConfigError("in_use", f"{folder} holds something that no demo made; name another with {option}")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARKER).touch()
+    with marker.open("a") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                "in_use", f"another one runs in {folder}; end it, or name another folder with {option}"
+            ) from error
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry != marker:
+                entry.unlink()
+        yield
 
 
 def demo_config(endpoints: list[dict[str, str]]) -> str:
@@ -174,14 +189,14 @@ def demo_config(endpoints: list[dict[str, str]]) -> str:
 
 
 class AlertWatch:
-    """Follows the alerts on the bus as anybody may."""
+    """Follows the alerts on the bus as anybody may, from now on."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._marks: Marks = {}
         partition = TopicPartition(ALERTS.topic, 0)
         consumer.assign([partition])
-        consumer.seek(partition, 0)
+        consumer.seek(partition, consumer.end_offsets([partition])[partition])
 
     def poll(self) -> list[Found]:
         """Return the alerts that began to fire since the last call."""

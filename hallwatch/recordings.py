@@ -1,8 +1,8 @@
 """Recordings of devices: what is in a folder, and serving it on loopback as the devices would.
 
 `FOLDER/NAME.prom` is one exporter page, held for the whole replay. `FOLDER/NAME/SECONDS.prom` are the pages of one
-exporter, each shown from that many seconds after the start. `FOLDER/inventory.yaml`, where there is one, is the
-map of that hall. Every other file is named as not playable.
+exporter, each shown from that many seconds after the start; NAME becomes the host. `FOLDER/inventory.yaml`, where
+there is one, is the map of that hall. Every other file is named as not playable.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from typing_extensions import override
 
 from contract.clock import Clock
 from contract.errors import ConfigError
+from ingest.collector import NAME_PATTERN
+from ingest.topology.hallfile import read_hall_file
 
 INVENTORY = "inventory.yaml"
-_SECONDS = re.compile(r"(\d+(?:\.\d+)?)s?\.prom")
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)s?\.prom", re.ASCII)
+_NAME = re.compile(NAME_PATTERN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,9 @@ class RecordedHall:
     recordings: tuple[Recording, ...]
     inventory: Path | None
     not_playable: tuple[str, ...]
+    name: str = "replay"
+    synthetic: bool = False
+    """What the map says of the hall, where there is one."""
 
     @property
     def seconds(self) -> float:
@@ -54,33 +60,55 @@ class RecordedHall:
 
 
 def read_recordings(folder: Path) -> RecordedHall:
-    """Look through a folder; raise ConfigError where nothing in it can be played."""
-    recordings, other = [], []
+    """Look through a folder; raise ConfigError where nothing in it can be played or its map has a mistake."""
+    recordings: dict[str, Recording] = {}
+    other = []
+    for entry in _entries(folder):
+        recording = _read(entry)
+        if recording is not None and _is_host(recording.name) and recording.name not in recordings:
+            recordings[recording.name] = recording
+        elif entry.name != INVENTORY:
+            other.append(entry.name + "/" * entry.is_dir())
+    if not recordings:
+        raise ConfigError(
+            "missing",
+            f"{folder} holds no NAME.prom and no NAME/SECONDS.prom: nothing to play"
+            + (f"; there is {', '.join(other)}" if other else ""),
+        )
+    playable, inventory = tuple(recordings.values()), folder / INVENTORY
+    if not inventory.exists():
+        return RecordedHall(recordings=playable, inventory=None, not_playable=tuple(other))
+    hall = read_hall_file(inventory)
+    return RecordedHall(
+        recordings=playable,
+        inventory=inventory,
+        not_playable=tuple(other),
+        name=hall.hall,
+        synthetic=hall.synthetic,
+    )
+
+
+def _entries(folder: Path) -> list[Path]:
     try:
-        entries = sorted(folder.iterdir())
+        return sorted(folder.iterdir())
     except OSError as error:
         raise ConfigError("unreadable", f"{folder}: {error.strerror}") from error
-    for entry in entries:
-        if entry.is_dir():
-            pages = _pages(entry)
-            if pages:
-                recordings.append(
-                    Recording(name=entry.name, seconds=tuple(pages), pages=tuple(pages.values()))
-                )
-            else:
-                other.append(entry.name + "/")
-        elif entry.suffix == ".prom":
-            recordings.append(Recording(name=entry.stem, seconds=(0.0,), pages=(entry.read_bytes(),)))
-        elif entry.name != INVENTORY:
-            other.append(entry.name)
-    if not recordings:
-        raise ConfigError("missing", f"{folder} holds no NAME.prom and no NAME/SECONDS.prom: nothing to play")
-    inventory = folder / INVENTORY
-    return RecordedHall(
-        recordings=tuple(recordings),
-        inventory=inventory if inventory.exists() else None,
-        not_playable=tuple(other),
-    )
+
+
+def _read(entry: Path) -> Recording | None:
+    if entry.is_dir():
+        pages = _pages(entry)
+        return (
+            Recording(name=entry.name, seconds=tuple(pages), pages=tuple(pages.values())) if pages else None
+        )
+    if entry.suffix == ".prom":
+        return Recording(name=entry.stem, seconds=(0.0,), pages=(entry.read_bytes(),))
+    return None
+
+
+def _is_host(name: str) -> bool:
+    """Tell whether a recording's name can be a host's: a file from elsewhere may have any."""
+    return bool(_NAME.match(name)) and name.isprintable()
 
 
 def _pages(folder: Path) -> dict[float, bytes]:

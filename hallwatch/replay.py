@@ -7,6 +7,7 @@ fast as the machine can, or at any pace.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from analytics.sink import Sink
 from contract.bus.local import LocalBus
 from contract.config import Config, load_config
 from contract.streams import STREAMS
-from hallwatch.demo import AlertWatch, Found, empty_folder
+from hallwatch.demo import AlertWatch, Found, fresh_folder
 from hallwatch.recordings import RecordedHall, read_recordings, serve
 from ingest.runner import Runner, build_runner
 from ingest.spool import DirectOutlet
@@ -76,9 +77,8 @@ def play(
 ) -> Played:
     """Play a folder to its end; with `speed` at that many times the recorded pace, else as fast as possible."""
     hall = read_recordings(folder)
-    empty_folder(output)
     clock = ReplayClock(time.time_ns() // 1000)
-    with serve(hall.recordings, clock) as urls:
+    with fresh_folder(output, "--output"), serve(hall.recordings, clock) as urls:
         config_path = output / "hallwatch.toml"
         config_path.write_text(_config_text(hall, urls), encoding="utf-8")
         config = load_config(config_path)
@@ -145,15 +145,19 @@ class _System:
 
 
 def _config_text(hall: RecordedHall, urls: dict[str, str]) -> str:
-    lines = ["[hall]", 'name = "replay"']
+    lines = [
+        "[hall]",
+        f"name = {json.dumps(hall.name)}",
+        f"synthetic = {json.dumps(hall.synthetic)}",
+    ]
     if hall.inventory is not None:
-        lines.append(f'inventory = "{hall.inventory.resolve()}"')
+        lines.append(f"inventory = {json.dumps(str(hall.inventory.resolve()))}")
     for name, url in urls.items():
         lines += [
             "",
             "[[ingest.collectors]]",
             'collector = "gpu-dcgm"',
-            f'host = "{name}"',
+            f"host = {json.dumps(name)}",
             f'url = "{url}"',
             "interval_seconds = 1",
             f"host_from_label = {str(hall.inventory is None).lower()}",

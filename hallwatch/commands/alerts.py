@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 import orjson
-from rich.console import Console
 from rich.table import Table
 
 from analytics.query import connect
 from contract.config import load_config
 from hallwatch.commands.options import CONFIG
+from hallwatch.terminal import open_console, shown
 
 _COLOURS = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "cyan"}
 
@@ -41,7 +41,7 @@ def alerts(config_path: Path, history: bool, limit: int, output_format: str) -> 
         for row in rows:
             sys.stdout.buffer.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
         return
-    console = Console()
+    console = open_console()
     if not rows:
         console.print("No alert was ever raised." if history else "Nothing fires.")
         return
@@ -53,9 +53,10 @@ def _table(rows: list[dict[str, Any]], *, history: bool) -> Table:
     table = Table(*(head for head in heads if history or head != "change"))
     for row in rows:
         ended = f" ({row['end_reason']})" if row.get("end_reason") else ""
-        severity = f"[{_COLOURS[row['severity']]}]{row['severity']}[/]"
+        severity = shown(row["severity"], _COLOURS[row["severity"]])
         change = (f"{row['transition']}{ended}",) if history else ()
-        table.add_row(_clock(row["ts"]), *change, severity, row["rule"], row["entity"], row["summary"])
+        words = (shown(row[name]) for name in ("rule", "entity", "summary"))
+        table.add_row(_clock(row["ts"]), *change, severity, *words)
     return table
 
 

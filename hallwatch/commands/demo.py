@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -15,8 +16,9 @@ from analytics.query import connect
 from contract.clock import SystemClock
 from contract.config import Config, load_config
 from hallwatch.commands.options import stop_on_signals
-from hallwatch.demo import PARTS, WHAT, DemoHall, Found, Verdict, empty_folder, judge, watch, watch_alerts
+from hallwatch.demo import PARTS, WHAT, DemoHall, Found, Verdict, fresh_folder, judge, watch, watch_alerts
 from hallwatch.processes import Parts
+from hallwatch.terminal import open_console, say, shown
 
 FOLDER = click.option(
     "--folder",
@@ -46,26 +48,22 @@ def demo(folder: Path, hosts: int, seed: int) -> None:
     A simulated hall serves exporter pages; collectors scrape them; the sink writes the lake; the engine raises
     alerts. Three faults and two decoys are injected. Exit code 1 if a fault was missed or a decoy raised anything.
     """
-    console, clock = Console(), SystemClock()
-    empty_folder(folder)
-    hall = DemoHall(folder, hosts=hosts, seed=seed, quiet=False, clock=clock)
-    console.print(
-        f"A hall of {hosts} hosts with 8 GPUs each, scraped every second, in {folder}/", highlight=False
-    )
-    try:
-        config = hall.start()
-        with watch_alerts(config, clock) as alerts, console.status("watching the hall"):
-            found = watch(
-                hall, alerts, clock, lambda line: console.print(line, highlight=False, soft_wrap=True)
-            )
-            labels = hall.labels()
-            hall.parts.stop("collect", "engine")
-            found += alerts.poll()
-        hall.stop()
-    finally:
-        hall.parts.stop()
-    verdict = judge(labels, found)
-    _report(console, verdict, config, hall.config_path)
+    console, clock = open_console(), SystemClock()
+    with fresh_folder(folder):
+        hall = DemoHall(folder, hosts=hosts, seed=seed, quiet=False, clock=clock)
+        say(console, f"A hall of {hosts} hosts with 8 GPUs each, scraped every second, in {folder}/")
+        try:
+            config = hall.start()
+            with watch_alerts(config, clock) as alerts, console.status("watching the hall"):
+                found = watch(hall, alerts, clock, lambda line: say(console, line))
+                labels = hall.labels()
+                hall.parts.stop("collect", "engine")
+                found += alerts.poll()
+            hall.stop()
+        finally:
+            hall.parts.stop()
+        verdict = judge(labels, found)
+        _report(console, verdict, config, hall.config_path)
     if not verdict.passed:
         raise click.exceptions.Exit(1)
 
@@ -83,28 +81,32 @@ def demo(folder: Path, hosts: int, seed: int) -> None:
 @click.option("--quiet", is_flag=True, help="Inject no faults into the simulated hall.")
 def up(folder: Path, hosts: int, seed: int, config_path: Path | None, quiet: bool) -> None:
     """Keep a hall running until Ctrl-C: simulated, or real with --config."""
-    console, clock, stop = Console(), SystemClock(), stop_on_signals()
-    if config_path is None:
-        empty_folder(folder)
-        hall = DemoHall(folder, hosts=hosts, seed=seed, quiet=quiet, clock=clock)
-        config_path, parts = hall.config_path, hall.parts
-    else:
-        hall, parts = None, Parts(config_path.parent / "logs", clock)
-    try:
+    console, clock, stop = open_console(), SystemClock(), stop_on_signals()
+    with ExitStack() as stack:
+        if config_path is None:
+            stack.enter_context(fresh_folder(folder))
+            hall = DemoHall(folder, hosts=hosts, seed=seed, quiet=quiet, clock=clock)
+            config_path, parts = hall.config_path, hall.parts
+        else:
+            hall, parts = None, Parts(config_path.parent / "logs", clock)
+        stack.callback(_end, console, parts)
         config = hall.start() if hall is not None else _start(parts, config_path)
-        console.print(
-            f"Running. From another terminal: {_command()} sql --config {config_path} 'FROM fleet_now'"
+        say(
+            console,
+            f"Running. From another terminal: {_command()} sql --config {config_path} 'FROM fleet_now'",
         )
-        console.print("Ctrl-C ends it.")
+        say(console, "Ctrl-C ends it.")
         with watch_alerts(config, clock) as alerts:
             while not clock.wait(stop, 0.5):
                 parts.check()
                 for alert in alerts.poll():
-                    console.print(_line(alert), highlight=False, soft_wrap=True)
-    finally:
-        console.print("Ending: collectors, engine, sink.")
-        parts.stop("collect", "engine", "sink")
-        parts.stop()
+                    say(console, _line(alert))
+
+
+def _end(console: Console, parts: Parts) -> None:
+    say(console, "Ending: collectors, engine, sink.")
+    parts.stop("collect", "engine", "sink")
+    parts.stop()
 
 
 def _start(parts: Parts, config_path: Path) -> Config:
@@ -122,29 +124,30 @@ def _report(console: Console, verdict: Verdict, config: Config, config_path: Pat
     """Print what was injected against what was raised, what lies in the lake, and where to go on."""
     console.print(_verdict_table(verdict))
     for alert in verdict.false_alerts:
-        console.print(f"[red]FALSE ALERT[/red] {alert.rule} {alert.entity}: {alert.summary}", soft_wrap=True)
+        say(console, f"FALSE ALERT {alert.rule} {alert.entity}: {alert.summary}", "red")
     missed = sum(found is None for _, found in verdict.faults)
-    console.print(
+    say(
+        console,
         f"{len(verdict.faults) - missed} of {len(verdict.faults)} faults raised, "
         f"{len(verdict.false_alerts)} false alerts on {len(verdict.decoys)} decoys and everything else.",
-        style="bold green" if verdict.passed else "bold red",
+        "bold green" if verdict.passed else "bold red",
     )
     with connect(config.lake.path) as lake:
         ((rows,),) = lake.sql("SELECT count(*) FROM gpu_samples").fetchall()
-        console.print(
-            f"\n{rows:,} rows of GPU samples lie in {config_path.parent / 'lake'}/ as Delta tables. Asked:\n"
+        say(
+            console,
+            f"\n{rows:,} rows of GPU samples lie in {config_path.parent / 'lake'}/ as Delta tables. Asked:\n",
         )
-        console.print(QUESTION, highlight=False, soft_wrap=True)
+        say(console, QUESTION)
         print_answer(lake.sql(QUESTION), "table", sys.stdout.buffer)
     command = _command()
-    console.print(
+    say(
+        console,
         f"\nTry next:\n"
         f"  {command} sql --config {config_path} 'FROM alerts'\n"
         f"  {command} alerts --config {config_path}\n"
         f"  {command} verify-log --config {config_path}\n"
         f"  make up          the same hall, until Ctrl-C",
-        highlight=False,
-        soft_wrap=True,
     )
 
 
@@ -152,8 +155,8 @@ def _verdict_table(verdict: Verdict) -> Table:
     table = Table("injected", "on", "raised", "after it showed", box=SIMPLE_HEAD, pad_edge=False)
     for label, found in verdict.faults:
         delay = f"{(found.at_us - label['shown_us']) / 1e6:.1f} s" if found else "-"
-        rule = found.rule if found else "[red]MISSED[/red]"
-        table.add_row(WHAT[label["name"]], _short(label["entity"]), rule, delay)
+        rule = shown(found.rule) if found else shown("MISSED", "red")
+        table.add_row(WHAT[label["name"]], shown(_short(label["entity"])), rule, delay)
     for label in verdict.decoys:
         raised = [alert.rule for alert in verdict.false_alerts if label["host"] in (alert.host, alert.entity)]
         table.add_row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import click
@@ -10,7 +11,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from analytics.query import connect
+from contract.log import set_up_logging
 from hallwatch.replay import HOLD_SECONDS, Played, play
+from hallwatch.terminal import open_console, say
+
+FAILED = """\
+SELECT source, max(polls_failed), max(polls), arg_max(last_error, ts) FROM collector_status
+GROUP BY source HAVING max(polls_failed) > 0 ORDER BY source"""
 
 
 @click.command()
@@ -41,9 +48,12 @@ def replay(folder: Path, output: Path, hold_seconds: float, speed: float | None)
     NAME/SECONDS.prom    pages of one exporter, each shown from that second on
     inventory.yaml       the map of that hall (without one, nothing is expected to be there)
 
+    NAME is the host.
+
     What the rules raise is what they would have raised in the hall. The replay has its own bus and lake.
     """  # noqa: D301 - the command line library wants the character itself
-    console = Console()
+    set_up_logging(level=logging.ERROR)  # a device that fails is part of the report
+    console = open_console()
     columns = (
         TextColumn("replay"),
         BarColumn(),
@@ -64,12 +74,12 @@ def replay(folder: Path, output: Path, hold_seconds: float, speed: float | None)
 
 def _report(console: Console, played: Played) -> None:
     devices = len(played.hall.recordings)
-    console.print(
-        f"Played {devices} device{'s' * (devices != 1)} for {played.seconds:.0f} s.", highlight=False
-    )
+    say(console, f"Played {devices} device{'s' * (devices != 1)} for {played.seconds:.0f} s.")
     if played.hall.not_playable:
-        console.print("Not playable: " + ", ".join(played.hall.not_playable), highlight=False, soft_wrap=True)
+        say(console, "Not playable: " + ", ".join(played.hall.not_playable))
     lake = connect(played.config.lake.path)
+    for source, failed, polls, error in lake.sql(FAILED).fetchall():
+        say(console, f"{source}: {failed} of {polls} readings failed: {error}", "yellow")
     rows = Table("stream", "rows", title="In the lake", title_justify="left")
     for stream in lake.versions:
         ((count,),) = lake.sql(f'SELECT count(*) FROM "{stream}"').fetchall()
@@ -77,13 +87,7 @@ def _report(console: Console, played: Played) -> None:
             rows.add_row(stream, f"{count:,}")
     console.print(rows)
     if not played.alerts:
-        console.print("No alert was raised.")
+        say(console, "No alert was raised.")
     for alert in played.alerts:
-        console.print(
-            f"ALERT {alert.severity:8} {alert.rule}: {alert.summary}", highlight=False, soft_wrap=True
-        )
-    console.print(
-        f"\nAsk it: hallwatch sql --config {played.config_path} 'FROM gpu_samples'",
-        highlight=False,
-        soft_wrap=True,
-    )
+        say(console, f"ALERT {alert.severity:8} {alert.rule}: {alert.summary}")
+    say(console, f"\nAsk it: hallwatch sql --config {played.config_path} 'FROM gpu_samples'")

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from contract.bus.testing import MemoryBus
+from contract.codec import Event, encode_event
 from contract.config import load_config
 from contract.errors import ConfigError
-from hallwatch.demo import MARKER, Found, demo_config, empty_folder, judge
+from contract.streams.alerts import ALERTS
+from contract.testing import FakeClock, example_rows
+from hallwatch.demo import MARKER, AlertWatch, Found, demo_config, fresh_folder, judge
 
 HOT: dict[str, Any] = {"name": "thermal", "kind": "fault", "entity": "GPU-1", "host": "h1", "shown_us": 5}
 LOST: dict[str, Any] = {"name": "xid79", "kind": "fault", "entity": "GPU-2", "host": "h2", "shown_us": 6}
@@ -72,12 +76,52 @@ def test_the_configuration_it_writes_is_one_a_person_could_have_written(tmp_path
 
 def test_only_a_folder_that_a_demo_made_is_emptied(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    empty_folder(folder)
-    (folder / "lake").mkdir()
-    empty_folder(folder)
-    assert [p.name for p in folder.iterdir()] == [MARKER]
+    with fresh_folder(folder):
+        (folder / "lake").mkdir()
+        (folder / "lake" / "rows").touch()
+        (folder / "hallwatch.toml").touch()
+        (folder / "away").symlink_to(tmp_path)
+    with fresh_folder(folder):
+        assert [p.name for p in folder.iterdir()] == [MARKER]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(ConfigError, match="--folder"):
-        empty_folder(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="--output"), fresh_folder(tmp_path / "mine", "--output"):
+        raise AssertionError
     assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+def test_a_folder_in_which_a_demo_runs_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    with fresh_folder(folder):
+        (folder / "lake").mkdir()
+        with pytest.raises(ConfigError, match="runs in"), fresh_folder(folder):
+            raise AssertionError
+        assert (folder / "lake").exists()
+    with fresh_folder(folder):
+        assert not (folder / "lake").exists()
+
+
+class Alerts(MemoryBus):
+    """A bus with the topic of alerts, and transitions on it."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock())
+        self.ensure_topics([ALERTS])
+        self._sequence = 0
+
+    def fire(self, entity: str) -> None:
+        row = example_rows(ALERTS, 1, entity=entity, transition="firing", ts=0)
+        event = Event(source="engine/a", epoch="e", sequence=self._sequence, table=row)
+        self._sequence += 1
+        self.append(ALERTS.topic, 0, encode_event(ALERTS, event, "a"))
+
+
+def test_alerts_are_followed_from_now_on_even_where_retention_took_the_first() -> None:
+    bus = Alerts()
+    for number in range(3):
+        bus.fire(f"old-{number}")
+    bus.truncate(ALERTS.topic, 0, 2)
+    watch = AlertWatch(bus.consumer("x"))
+    assert watch.poll() == []
+    bus.fire("new")
+    assert [found.entity for found in watch.poll()] == ["new"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import httpx
@@ -43,10 +44,37 @@ def test_what_cannot_be_played_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.prom").write_bytes(b"a 1\n")
     (tmp_path / "notes.txt").touch()
     (tmp_path / "empty").mkdir()
-    (tmp_path / "inventory.yaml").touch()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.prom").touch()
+    (tmp_path / "no host.prom").touch()
+    (tmp_path / "no@host").mkdir()
+    (tmp_path / "no@host" / "0.prom").touch()
+    (tmp_path / os.fsdecode(b"no-text-\xff.prom")).touch()
     hall = read_recordings(tmp_path)
-    assert hall.not_playable == ("empty/", "notes.txt")
-    assert hall.inventory == tmp_path / "inventory.yaml"
+    assert [(r.name, r.pages) for r in hall.recordings] == [("a", (b"",))]
+    assert hall.not_playable == (
+        "a.prom",
+        "empty/",
+        "no host.prom",
+        os.fsdecode(b"no-text-\xff.prom"),
+        "no@host/",
+        "notes.txt",
+    )
+
+
+def test_the_map_of_a_recorded_hall_says_which_hall_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.prom").write_bytes(b"a 1\n")
+    assert (read_recordings(tmp_path).name, read_recordings(tmp_path).synthetic) == ("replay", False)
+    (tmp_path / "inventory.yaml").write_text("hall: north\nsynthetic: true\n")
+    hall = read_recordings(tmp_path)
+    assert (hall.name, hall.synthetic, hall.inventory) == ("north", True, tmp_path / "inventory.yaml")
+
+
+def test_a_mistake_in_the_map_stops_a_replay_before_it_begins(tmp_path: Path) -> None:
+    (tmp_path / "a.prom").write_bytes(b"a 1\n")
+    (tmp_path / "inventory.yaml").write_text("hall: north\nracks: 3\n")
+    with pytest.raises(ConfigError, match=r"inventory\.yaml:2: racks: unknown key"):
+        read_recordings(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty"])
