@@ -89,6 +89,7 @@ class LakeConnection:
         }
         self._connection = _open_duckdb(self._path, config)
         self._renewed_at = self._clock.monotonic()
+        self._shown: dict[str, int | None] = {}
         self._renew(first=True)
 
     @property
@@ -131,20 +132,25 @@ class LakeConnection:
 
     def _renew(self, *, first: bool = False) -> None:
         """Replace the views whose tables moved, all at once: a query sees all of them or none."""
-        moved = [table for table in self._tables.values() if table.advance() or first]
+        for table in self._tables.values():
+            table.advance()
+        moved = [t for name, t in self._tables.items() if first or t.version != self._shown.get(name)]
         if not moved:
             return
-        cursor = self._connection.cursor()
-        cursor.execute("BEGIN")
-        for table in moved:
-            name = table.stream.name
-            _create_view(cursor, f'"{name}"', stream_view(table.stream, table.groups()))
-            _create_view(cursor, f'recent."{name}"', stream_view(table.stream, table.groups(RECENT_SECONDS)))
-        _create_view(cursor, "lake_tables", tables_view([t.facts() for t in self._tables.values()]))
-        if first:
-            for view in sql_views():
-                _create_view(cursor, view.name, view.query)
-        cursor.execute("COMMIT")
+        with self._connection.cursor() as cursor:  # closing it undoes what was not committed
+            cursor.execute("BEGIN")
+            for table in moved:
+                name = table.stream.name
+                _create_view(cursor, f'"{name}"', stream_view(table.stream, table.groups()))
+                _create_view(
+                    cursor, f'recent."{name}"', stream_view(table.stream, table.groups(RECENT_SECONDS))
+                )
+            _create_view(cursor, "lake_tables", tables_view([t.facts() for t in self._tables.values()]))
+            if first:
+                for view in sql_views():
+                    _create_view(cursor, view.name, view.query)
+            cursor.execute("COMMIT")
+        self._shown = {name: table.version for name, table in self._tables.items()}
 
 
 class _File(NamedTuple):

@@ -8,7 +8,6 @@ bounded, and the bus keeps what was not committed.
 from __future__ import annotations
 
 import math
-import random
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from operator import attrgetter
 from analytics.dead_letters import DeadLetterWriter
 from analytics.intake import Intake, Span, Tally
 from analytics.lake import Lake
+from contract.backoff import backoff_seconds
 from contract.bus.protocols import Bus, TopicPartition
 from contract.clock import Clock, SystemClock
 from contract.config import LakeSection
@@ -35,7 +35,7 @@ POLL_MESSAGES = 5_000
 SNAPSHOT_SECONDS = 600.0
 LAG_SECONDS = 10.0
 
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 30.0
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 30.0
 
 _SYSTEM_CLOCK = SystemClock()
 _log = Log("sink")
@@ -114,7 +114,7 @@ class Sink:
                         raise
                     failures += 1
                     _log.warning("bus_away", reason=error.reason, error=str(error))
-                    self._clock.wait(stop, retry_delay(failures))
+                    self._clock.wait(stop, _retry_seconds(failures))
             self.flush()
         finally:
             self.close()
@@ -238,7 +238,8 @@ class Sink:
         """Empty a stream that cannot go on, stop its partitions, and come back later."""
         lane.intake.drop()
         self._consumer.pause(lane.partitions())
-        delay = retry_delay(lane.failures)
+        # The first time at once: a refused commit is the usual reason, and needs only a fresh look.
+        delay = _retry_seconds(lane.failures) if lane.failures else 0.0
         lane.failures += 1
         lane.retry_at = self._clock.monotonic() + delay
         self._metrics.failures.labels(lane.stream.name, error.reason).inc()
@@ -273,12 +274,8 @@ class Sink:
                 self._metrics.lag.labels(lane.stream.name).set(behind)
 
 
-def retry_delay(failures: int) -> float:
-    """Return how long to wait after so many failures in a row: none at first, then doubling, with jitter."""
-    if failures == 0:
-        return 0.0
-    longest = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0**failures)
-    return longest * random.uniform(0.5, 1.0)
+def _retry_seconds(failures: int) -> float:
+    return backoff_seconds(failures, first_seconds=FIRST_RETRY_SECONDS, longest_seconds=LAST_RETRY_SECONDS)
 
 
 class SinkMetrics:

@@ -85,6 +85,16 @@ def test_nothing_is_opened_where_no_version_moved(fed, monkeypatch):
         assert lake.sql("SELECT count(*) FROM gpu_samples").fetchall() == [(8,)]
 
 
+def test_a_view_that_could_not_be_renewed_is_renewed_by_the_next_question(fed, monkeypatch):
+    with connect(fed.path, max_age_seconds=0) as lake:
+        feed(fed, 1)
+        monkeypatch.setattr(query_module, "stream_view", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lake.arrow("FROM gpu_samples")
+        monkeypatch.undo()
+        assert lake.arrow("FROM gpu_samples").num_rows == 16
+
+
 def test_a_pinned_version_stays(fed):
     feed(fed, 1)
     with connect(fed.path) as lake:

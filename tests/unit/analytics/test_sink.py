@@ -7,6 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from analytics import intake, lake
+from analytics.sink import _retry_seconds
 from analytics.testing import SinkRig
 from contract.bus import TopicPartition
 from contract.errors import LogReplaced, LogTruncated, TransportError
@@ -418,3 +419,7 @@ def test_the_bus_is_told_how_far_the_lake_is(rig):
     rig.send(0)
     rig.drain(rig.sink())
     assert set(rig.bus.lag("sink").values()) == {0}
+
+
+def test_a_stream_that_failed_for_a_week_is_still_tried_again():
+    assert 15 <= _retry_seconds(10_000) <= 30
