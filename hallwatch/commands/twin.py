@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -18,16 +19,30 @@ def twin() -> None:
 
 @twin.command()
 @click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("twin-hall"), show_default=True
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("twin-hall"),
+    show_default=True,
+    help="Where the three files are written.",
 )
 @click.option(
     "--hosts", type=click.IntRange(min=1, max=512), default=8, show_default=True, help="Hosts of 8 GPUs."
 )
 @click.option(
-    "--seed", type=int, default=1, show_default=True, help="The same seed is the same hall and faults."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="The same seed is the same hall and faults.",
 )
-@click.option("--quiet", is_flag=True, help="Inject nothing.")
-@click.option("--base-port", type=int, default=0, help="First port of the exporters; 0 = any free ports.")
+@click.option("--quiet", is_flag=True, help="Inject nothing; a hall of fewer than 5 hosts needs it.")
+@click.option(
+    "--base-port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    show_default=True,
+    help="Port of the first host's page, the others follow; 0 = any free ports.",
+)
 @click.option(
     "--naming",
     type=click.Choice(["4.5", "4.6"]),
@@ -36,20 +51,29 @@ def twin() -> None:
     help="Metric names of which DCGM release.",
 )
 def run(folder: Path, hosts: int, seed: int, quiet: bool, base_port: int, naming: str) -> None:
-    """Serve one dcgm-exporter page per host on loopback until Ctrl-C.
+    """Serve one dcgm-exporter page per host on loopback until Ctrl-C; in the first minute, inject three faults.
 
     Writes inventory.yaml (the hall's map), endpoints.json (where the pages are) and labels.json (what was
-    injected, the truth to score against) into the folder.
+    injected, the truth to score against) into the folder. The hall's name is demo, and it is synthetic.
     """
     from twin.plan import draw_plan
     from twin.run import run_twin
     from twin.scenario import Scenario, draw_demo_scenario
 
     set_up_logging()
+    if base_port + hosts - 1 > 65_535:
+        raise click.UsageError(f"{hosts} hosts need ports {base_port} to {base_port + hosts - 1}: too high")
+    try:
+        scenario = (
+            Scenario(injections=()) if quiet else draw_demo_scenario(draw_plan(hosts=hosts, seed=seed), seed)
+        )
+    except ValueError as error:
+        raise click.UsageError(f"{error}; say --quiet to inject nothing") from error
     folder.mkdir(parents=True, exist_ok=True)
-    scenario = (
-        Scenario(injections=()) if quiet else draw_demo_scenario(draw_plan(hosts=hosts, seed=seed), seed)
-    )
+    if sys.stderr.isatty():
+        click.echo(
+            f"{hosts} hosts; their addresses are in {folder}/endpoints.json. Ctrl-C ends it.", err=True
+        )
     run_twin(
         folder,
         hosts=hosts,
