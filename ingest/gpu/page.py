@@ -32,6 +32,7 @@ _HIGHEST_NUMBER = 1_000  # of an instance or a link
 _HIGHEST_CODE = {"gpu": 1_000, "switch": 100_000}
 _LIFTED = 100  # rank of what only an instance's row says of the whole GPU: below every whole GPU's row
 _MOST_CACHED = 8_192
+_MOST_DEVICES = 4_096
 _EXPORTER = "dcgm-exporter"
 
 _WORKLOAD_LABELS = {
@@ -205,14 +206,18 @@ class Page:
         self.counts: dict[Device, dict[int, int]] = {}
         """How often each code occurred in the exporter's window, where it counts them."""
         self.rejected: Counter[str] = Counter()
-        """Samples that cannot be used: no_identity, not_whole."""
+        """Samples that cannot be used: no_identity, not_whole, too_many_devices."""
         self.skipped: Counter[str] = Counter()
         """Samples without anything to keep: blank, unknown_state, unmapped_family, other_entity."""
+        self._devices: set[Device] = set()
 
     def feed(self, samples: Iterable[Sample]) -> None:
         """Take in samples, one per series."""
         for sample in samples:
             entity = self._entities.of(sample.labels)
+            if not self._admit(entity.device):
+                self.rejected["too_many_devices"] += 1
+                continue
             match entity.kind:
                 case "gpu" | "instance":
                     self._feed_gpu(sample, entity)
@@ -225,6 +230,14 @@ class Page:
                     self.skipped["other_entity"] += 1
                 case "unnamed":
                     self._feed_unnamed(sample, entity)
+
+    def _admit(self, device: Device) -> bool:
+        """Tell whether a device is of this page: one that names a new one in every line has no end of them."""
+        if device not in self._devices:
+            if len(self._devices) >= _MOST_DEVICES:
+                return False
+            self._devices.add(device)
+        return True
 
     def _feed_gpu(self, sample: Sample, entity: Entity) -> None:
         row = self.gpus.get(entity.device)

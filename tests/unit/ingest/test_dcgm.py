@@ -271,6 +271,21 @@ def test_a_page_without_any_gpu_is_an_error_never_an_empty_host(content, reason)
     assert raised.value.reason == reason
 
 
+@pytest.mark.parametrize(
+    ("line", "stream"),
+    [
+        ('DCGM_FI_DEV_GPU_TEMP{{gpu="0",UUID="GPU-{}"}} 30', GPU_SAMPLES),
+        ('DCGM_FI_DEV_GPU_NVLINK_ERRORS{{gpu="0",UUID="GPU-{}",nvlink="1"}} 30', GPU_LINKS),
+        ('DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT{{nvswitch="{}"}} 30', GPU_SWITCHES),
+    ],
+)
+def test_a_page_that_names_a_new_device_in_every_line_gives_as_many_as_a_hall_may_have(line, stream):
+    lines = [line.format(n) for n in range(5_000)]
+    reading = fake_dcgm().read_page(page(*lines, *lines[:10]), NOW)
+    assert [len(rows) for rows in reading.rows if rows.stream is stream] == [4_096]
+    assert reading.rejected["too_many_devices"] == 5_000 - 4_096
+
+
 def test_the_host_comes_from_labels_only_where_asked():
     line = 'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",Hostname="424773df46e0"} 30'
     assert sample(line, host="node7")["host"] == "node7"
