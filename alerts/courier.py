@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import orjson
@@ -77,8 +78,8 @@ class Courier:
 
     def start(self) -> None:
         """Carry from now on, in threads of its own."""
-        works: list[Callable[[], None]] = [teller.tell for teller in self._tellers]
-        for work in (self._publisher.carry, *works):
+        works = [self._publisher.carry, *(teller.tell for teller in self._tellers)]
+        for work in works:
             thread = threading.Thread(target=self._run, args=(work,), name="courier", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -95,11 +96,13 @@ class Courier:
         """Stop the threads and give everything back; what is not carried stays in the journal."""
         self._stopping.set()
         self._wake.set()
-        for thread in self._threads:
-            thread.join(timeout_seconds)
-        self._publisher.close()
-        for teller in self._tellers:
-            teller.close()
+        workers: list[Publisher | Teller] = [self._publisher, *self._tellers]
+        for thread, worker in zip_longest(self._threads, workers):
+            if thread is not None:
+                thread.join(timeout_seconds)
+            # One that still waits for its receiver keeps its connection, and ends with the process.
+            if thread is None or not thread.is_alive():
+                worker.close()
 
     def _run(self, work: Callable[[], None]) -> None:
         failures = 0
@@ -253,6 +256,9 @@ class Teller:
             said = self._notifier.notify([self._notification(one) for one in waiting])
         except NotifyError as error:
             return self._put_off(waiting, error)
+        except Exception as error:  # noqa: BLE001 -- a notifier is a plug-in: its fault must not end its thread
+            _log.error("notifier_broke", notifier=self._name, error=repr(error))
+            return self._put_off(waiting, NotifyError("unreachable", repr(error)))
         self._checkpoint("notified")
         self._journal.settle(self._name, ids, "delivered", now_us, said)
         self._count(self._name, "delivered", len(ids))
@@ -291,6 +297,7 @@ class Teller:
         return Notification(
             key=idempotency_key(transition.chain, transition.index, self._name),
             hall=self._hall,
+            told_us=self._clock.now_us(),
             place=one.place,
             row=transition.row(),
             head=self._journal.head_over(transition.index),

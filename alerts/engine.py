@@ -110,6 +110,7 @@ class Engine:
         self._clock = clock or SystemClock()
         self._metrics = _EngineMetrics(metrics or Metrics())
         self._checkpoint = options.checkpoint
+        self._stop = threading.Event()
         with ExitStack() as opened:
             self._lock = JournalLock(options.folder)
             opened.callback(self._lock.release)
@@ -168,6 +169,7 @@ class Engine:
 
     def run(self, stop: threading.Event) -> None:
         """Judge and carry until `stop` is set; the courier works in threads of its own."""
+        self._stop = stop
         self._courier.start()
         try:
             while not stop.is_set():
@@ -180,11 +182,8 @@ class Engine:
 
     def close(self) -> None:
         """Keep the state, so that the next start replays nothing, and give everything back."""
-        try:
-            if self._whole:
-                self._save_snapshot()
-        except StoreError as error:
-            _log.warning("no_snapshot", reason=error.reason, error=str(error))
+        if self._whole:
+            self._save_snapshot()
         self._courier.close()
         self._intake.close()
         self._journal.close()
@@ -311,7 +310,8 @@ class Engine:
                     raise
                 _log.error("journal_not_written", reason=error.reason, error=str(error))
                 self._metrics.journal_failures.inc()
-                self._clock.sleep(COMMIT_RETRY_SECONDS)
+                if self._clock.wait(self._stop, COMMIT_RETRY_SECONDS):
+                    raise
         self._checkpoint("after_commit")
 
     def _after(
@@ -331,7 +331,11 @@ class Engine:
     def _save_snapshot(self) -> None:
         body = pack(self._evaluator.dump())
         self._checkpoint("during_snapshot")
-        self._journal.save_snapshot(self._last.number, body)
+        try:
+            self._journal.save_snapshot(self._last.number, body)
+        except StoreError as error:
+            # The journal is whole without it; a restart only replays more.
+            _log.warning("no_snapshot", reason=error.reason, error=str(error))
 
 
 def _difference(record: BatchRecord, found: Sequence[Transition], written: Sequence[Transition]) -> str:

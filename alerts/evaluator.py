@@ -95,7 +95,8 @@ class Evaluator:
                     watcher.end(
                         entity, "superseded", watcher.at_tick(tick, {"reason": "the rule is no more"})
                     )
-        return heir, self._take_drafts()
+        heir.quarantine.keep_only({rule.rule for rule in ruleset.rules}, tick)
+        return heir, self._take_drafts() + heir._take_drafts()
 
     def _is_heir(self, watcher: Watcher[Any]) -> bool:
         return any(_identity(watcher) == _identity(old) for old in self.watchers)

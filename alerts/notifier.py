@@ -32,6 +32,8 @@ class Notification:
     key: str
     """Equal for every repeat: a receiver that has seen it has nothing to do."""
     hall: str
+    told_us: int
+    """Now: long after the transition, where the receiver was away."""
     place: str | None
     """Where it is, from the hall down to the host; null where the inventory does not say."""
     row: Mapping[str, Any]

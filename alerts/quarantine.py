@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from typing_extensions import override
@@ -48,6 +48,11 @@ class Quarantine(Watcher[Rule]):
         """Return the rules that are trusted again since the last call."""
         names, self._recovered = self._recovered, []
         return names
+
+    def keep_only(self, rules: Collection[str], tick: Tick) -> None:
+        """End what is open about rules that are no more."""
+        for rule in sorted(set(self.open) - set(rules)):
+            self.end(rule, "superseded", self.at_tick(tick))
 
     @override
     def on_tick(self, tick: Tick) -> None:

@@ -51,12 +51,11 @@ class AlertmanagerNotifier:
         )
 
     def notify(self, notifications: Sequence[Notification]) -> str:
-        now_us = max(_int(n.row["ts"]) for n in notifications)
-        return self._post([self._alert(n, now_us) for n in notifications])
+        return self._post([self._alert(n) for n in notifications])
 
     def refresh(self, firing: Sequence[Notification], now_us: int, *, alive: bool, hall: str) -> None:
         """Renew everything that fires; the watchdog too, while the engine lives."""
-        for part in _parts([self._alert(n, now_us) for n in firing], self.batch_size):
+        for part in _parts([self._alert(n) for n in firing], self.batch_size):
             self._post(part)
         if alive:
             self._post([_watchdog(hall, now_us)])
@@ -64,10 +63,10 @@ class AlertmanagerNotifier:
     def close(self) -> None:
         self._client.close()
 
-    def _alert(self, notification: Notification, now_us: int) -> dict[str, Any]:
+    def _alert(self, notification: Notification) -> dict[str, Any]:
         row = notification.row
         ended = row["transition"] == "ended"
-        end_us = max(_int(row["ts"]), _int(row["began"])) if ended else now_us + FIRING_US
+        end_us = max(_int(row["ts"]), _int(row["began"])) if ended else notification.told_us + FIRING_US
         labels = {
             "alertname": row["rule"],
             "severity": row["severity"],

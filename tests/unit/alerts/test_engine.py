@@ -358,6 +358,34 @@ def test_a_journal_that_cannot_be_written_holds_the_batch_until_it_can(tmp_path,
     assert hall.history() == [("hot", "firing", None), ("hot", "ended", "cleared")]
 
 
+def test_a_snapshot_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch) -> None:
+    hall = Hall(tmp_path).start(snapshot_batches=2).samples(2, -1.0)
+
+    def full(*_):
+        raise StoreError("full", "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "save_snapshot", full)
+        hall.samples(5, -1.0).crash()
+    hall.start().samples(1, 9.0).close()
+    assert hall.history() == [("hot", "firing", None), ("hot", "ended", "cleared")]
+
+
+def test_an_engine_that_cannot_journal_can_still_be_stopped(tmp_path, monkeypatch) -> None:
+    hall = Hall(tmp_path).start()
+
+    def full(*_):
+        raise StoreError("full", "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "commit", full)
+        hall.engine._stop.set()
+        hall.clock.advance(1)
+        with pytest.raises(StoreError):
+            hall.engine.step()
+        hall.engine.close()
+
+
 def test_a_state_that_is_not_journaled_is_not_kept(tmp_path, monkeypatch) -> None:
     """A failure between judging and journaling must not leave a snapshot that is ahead of the history."""
     hall = Hall(tmp_path).start().samples(5, -1.0)

@@ -8,8 +8,9 @@ import pytest
 import alerts.kinds
 from alerts.evaluator import Evaluator
 from alerts.ruleset import check_rules
+from alerts.ruletest import START_US
 from alerts.testing import Feed, in_order, judge, rule_text, rules_of, verdicts
-from alerts.watcher import KINDS
+from alerts.watcher import KINDS, Tick
 
 PLUGIN = '''
 """`every`: fires for each entity seen."""
@@ -99,3 +100,14 @@ def test_a_throwing_condition_is_quarantined_raised_and_trusted_again_later() ->
         ("rule-failing", 601, "ended", "bad", "cleared"),
     ]
     assert "Could not convert string 'H100'" in drafts[2].summary
+
+
+def test_an_alert_about_a_rule_that_is_no_more_ends_with_it() -> None:
+    feed = Feed()
+    evaluator = Evaluator(
+        rules_of(rule_text(rule="bad", when="CAST(model AS INTEGER) > 3"), rule_text()), "demo"
+    )
+    judge(evaluator, [feed.gpu(1, "a", model="H100")])
+    heir, drafts = evaluator.adopt(rules_of(rule_text()), Tick(now_us=START_US, behind={}))
+    assert [(d.rule.rule, d.entity, d.end_reason) for d in drafts] == [("rule-failing", "bad", "superseded")]
+    assert heir.open_alerts() == {}

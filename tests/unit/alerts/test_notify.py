@@ -185,6 +185,40 @@ def test_a_receiver_that_is_away_is_told_everything_in_order_when_it_is_back(tmp
     assert hall.told()[0]["attempts"] > 1
 
 
+def test_a_notifier_that_breaks_is_tried_again(tmp_path) -> None:
+    class Broken(Fake):
+        def notify(self, notifications):
+            failures.append(notifications[0].told_us)
+            if len(failures) == 1:
+                raise KeyError("a fault of the plug-in")
+            return f"told {len(notifications)}"
+
+    failures: list[int] = []
+    hall = Hall(tmp_path, {"notifier": "stdout"})
+    hall.engine._courier._tellers[0]._notifier = Broken()
+    hall.sample(-1.0)
+    hall.clock.advance(5)
+    hall.engine.step()
+    hall.engine.close()
+    assert [(row["outcome"], row["attempts"], row["detail"]) for row in hall.told()] == [
+        ("delivered", 2, "told 1")
+    ]
+
+
+def test_an_alert_told_late_still_ends_four_hours_from_now(tmp_path) -> None:
+    """Counted from the event, an end would be over when it arrives, and Alertmanager would resolve the alert."""
+    receiver = Receiver()
+    receiver.status = 503
+    with receiver:
+        hall = Hall(tmp_path, alertmanager(receiver))
+        hall.sample(-1.0)
+        hall.clock.advance(6 * 3600)
+        receiver.status = 200
+        hall.engine.step()
+        hall.engine.close()
+    assert receiver.alerts[0]["endsAt"] == "2026-06-01T10:00:01.000000Z"
+
+
 def test_one_notification_that_is_refused_does_not_hold_up_the_others(tmp_path) -> None:
     class Picky(Fake):
         def notify(self, notifications):
@@ -270,7 +304,7 @@ def notification(**row):
         "entity_kind": "gpu_uuid",
     }
     values |= {"transition": "firing", "summary": "it is hot", "owner": "x", "fingerprint": "f"} | row
-    return Notification(key="c/0/n", hall="demo", place=None, row=values, head=None)
+    return Notification(key="c/0/n", hall="demo", told_us=1, place=None, row=values, head=None)
 
 
 def test_a_slow_receiver_never_delays_judging(tmp_path) -> None:
