@@ -65,3 +65,10 @@ def test_every_code_block_of_the_runbooks_is_a_query():
 def test_every_link_of_a_runbook_leads_to_a_file(name):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", PAGES[name]):
         assert (FOLDER / target).is_file(), target
+
+
+@every_page
+def test_a_runbook_shows_by_a_query_how_to_see_the_fault_and_how_to_see_that_it_is_over(name):
+    sections = dict(part.split("\n", 1) for part in re.split(r"^## ", PAGES[name], flags=re.MULTILINE)[1:])
+    assert "```sql\n" in sections["Symptoms"]
+    assert "```sql\n" in sections["Verify"]
