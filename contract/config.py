@@ -16,18 +16,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from contract.errors import ConfigError
 
 PREFIX = "HALLWATCH_"
+NAME_PATTERN = r"^[^\s/@]+$"
+"""Source names are `collector@host/instance`, so no part may hold a separator."""
 
 
 class StrictConfig(BaseModel):
     """Base of all configuration: frozen, and an unknown key is an error that names it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class HallSection(StrictConfig):
     """The hall itself."""
 
-    name: str = Field(min_length=1, description="Name of the hall.")
+    name: str = Field(
+        pattern=NAME_PATTERN, max_length=100, description="Name of the hall: no spaces, no / and no @."
+    )
     synthetic: bool = Field(
         default=False, description="Rows come from the twin; rows that disagree are refused."
     )
@@ -116,8 +120,8 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("invalid", f"{path}: not TOML: {error}") from error
-    _override(values, environment)
-    config = parse_model(Config, values, str(path))
+    variables = _override(values, environment)
+    config = parse_model(Config, values, " and ".join([str(path), *variables]))
     return _anchor(config, path.resolve().parent)
 
 
@@ -133,11 +137,25 @@ def parse_model(model: type[_Model], values: Mapping[str, Any], where: str) -> _
                 reason = "unknown_key"
                 lines.append(f"{where}: unknown key {key!r}")
             else:
-                lines.append(f"{where}: {key}: {problem['msg']}")
+                lines.append(f"{where}: {key}: {_words(problem)}")
         raise ConfigError(reason, "\n".join(lines)) from error
 
 
-def _override(values: dict[str, Any], environment: Mapping[str, str]) -> None:
+def _words(problem: Mapping[str, Any]) -> str:
+    match problem["type"]:
+        case "missing":
+            return "missing"
+        case "model_type" | "dict_type":
+            return "a table belongs here, [in brackets]"
+        case "string_pattern_mismatch":
+            return f"{problem['input']!r} does not match {problem['ctx']['pattern']}"
+        case _:
+            return str(problem["msg"]).removeprefix("Value error, ")
+
+
+def _override(values: dict[str, Any], environment: Mapping[str, str]) -> list[str]:
+    """Put variables over keys; return which were there, for whoever looks for a mistake in the file alone."""
+    used = []
     for variable, value in environment.items():
         if not variable.startswith(PREFIX) or "__" not in variable:
             continue
@@ -145,14 +163,18 @@ def _override(values: dict[str, Any], environment: Mapping[str, str]) -> None:
         target = values.setdefault(section, {})
         if isinstance(target, dict):
             target[key] = value
+            used.append(variable)
+    return used
 
 
 def _anchor(config: Config, folder: Path) -> Config:
-    """Let every relative path of every section count from a folder."""
+    """Let every relative path of every section count from a folder, and `path` in the tables of plug-ins."""
 
     def at(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(at(item) for item in value)
+        if isinstance(value, dict) and isinstance(value.get("path"), str):
+            return value | {"path": str(folder / value["path"])}
         return folder / value if isinstance(value, Path) else value
 
     return config.model_copy(

@@ -19,8 +19,8 @@ from threading import Thread
 from typing_extensions import override
 
 from contract.clock import Clock
+from contract.config import NAME_PATTERN
 from contract.errors import ConfigError
-from ingest.collector import NAME_PATTERN
 from ingest.topology.hallfile import read_hall_file
 
 INVENTORY = "inventory.yaml"

@@ -13,11 +13,8 @@ from typing import Any, Protocol, TypeVar
 from pydantic import Field
 
 from contract.clock import Clock
-from contract.config import HallSection, StrictConfig
+from contract.config import NAME_PATTERN, HallSection, StrictConfig
 from contract.stream import Stream
-
-NAME_PATTERN = r"^[^\s/@]+$"
-"""Source names are `collector@host/instance`, so no part may hold a separator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,30 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
+from urllib.parse import urlsplit
 
 import httpcore
+from pydantic import AfterValidator
 from typing_extensions import override
 
 from contract.clock import Clock
 from contract.errors import CollectError
+
+
+def _check_url(text: str) -> str:
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ValueError("an address like http://10.0.0.7:9400/metrics belongs here")
+    if url.port == 0 or not text.isascii() or any(character.isspace() for character in text):
+        raise ValueError("no port 0, no spaces and no letters beyond ASCII: write them as %20 and xn--")
+    if url.username is not None:
+        raise ValueError("a user and a password in an address would be shown in errors; leave them out")
+    return text
+
+
+Url = Annotated[str, AfterValidator(_check_url)]
+"""An address that can be asked."""
 
 
 class Fetched(NamedTuple):

@@ -14,7 +14,7 @@ from ingest.gpu.codes import CodeMemory
 from ingest.gpu.exposition import Exposition, PageLimits, PageReader, distinct
 from ingest.gpu.fields import DRIVER_VERSIONS
 from ingest.gpu.page import Device, Entities, Page, Row
-from ingest.http import PageClient
+from ingest.http import PageClient, Url
 
 _RATES = frozenset({"megabytes_per_second", "tx_bytes_per_second", "rx_bytes_per_second"})
 """Columns of a link whose every new value is no change of the link."""
@@ -23,9 +23,7 @@ _RATES = frozenset({"megabytes_per_second", "tx_bytes_per_second", "rx_bytes_per
 class DcgmConfig(HostConfig):
     """A dcgm-exporter."""
 
-    url: str = Field(
-        pattern=r"^https?://", description="Address of its page, like `http://127.0.0.1:9400/metrics`."
-    )
+    url: Url = Field(description="Address of its page, like `http://127.0.0.1:9400/metrics`.")
     interval_seconds: float = Field(
         default=1, gt=0, le=3600, description="Time from one reading to the next."
     )

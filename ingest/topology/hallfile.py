@@ -345,6 +345,10 @@ def _words(type: str, message: str) -> str:
         return "unknown key"
     if type == "missing":
         return "missing"
+    if type == "model_type":
+        return "a mapping belongs here, one `key: value` a line"
+    if type == "tuple_type":
+        return "a list belongs here, one `- item` a line"
     return message.removeprefix("Value error, ")
 
 

@@ -44,7 +44,19 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     ("text", "reason", "words"),
     [
         ("[hall]\nname = ", "invalid", "not TOML"),
-        ("[bus]\n", "invalid", "hall: Field required"),
+        ("[bus]\n", "invalid", "hall: missing"),
+        ('hall = "a"\n', "invalid", "hall: a table belongs here"),
+        ('[hall]\nname = "a b"\n', "invalid", "hall.name: 'a b' does not match"),
+        (
+            GOOD + '[ingest]\ncollectors = ["gpu-dcgm"]\n',
+            "invalid",
+            "ingest.collectors.0: a table belongs here",
+        ),
+        (
+            GOOD + "[lake]\nflush_seconds = inf\n",
+            "invalid",
+            "lake.flush_seconds: Input should be a finite number",
+        ),
         (GOOD + "colour = 1\n", "unknown_key", "unknown key 'hall.colour'"),
         (GOOD + "[lakes]\n", "unknown_key", "unknown key 'lakes'"),
         (
@@ -66,9 +78,24 @@ def test_a_wrong_file_is_an_error_that_names_file_and_key(
     assert words in str(caught.value)
 
 
-def test_an_unknown_key_in_the_environment_is_an_error_too(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unknown key 'lake\.flush_second'"):
+def test_an_unknown_key_in_the_environment_is_an_error_that_names_the_variable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"HALLWATCH_LAKE__FLUSH_SECOND: unknown key 'lake\.flush_second'"):
         load_config(write(tmp_path, GOOD), {"HALLWATCH_LAKE__FLUSH_SECOND": "2"})
+
+
+def test_the_path_of_a_plug_in_counts_from_the_file_too(tmp_path: Path) -> None:
+    text = GOOD + '[[ingest.collectors]]\ncollector = "inventory"\npath = "{}"\n'
+    for written, read in [("map.yaml", str(tmp_path / "map.yaml")), ("/data/map.yaml", "/data/map.yaml")]:
+        (table,) = load_config(write(tmp_path, text.format(written)), {}).ingest.collectors
+        assert table == {"collector": "inventory", "path": read}
+
+
+def test_a_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "hallwatch.toml").write_bytes(b'[hall]\nname = "\xff"\n')
+    with pytest.raises(ConfigError, match=r"hallwatch\.toml: not TOML"):
+        load_config(tmp_path / "hallwatch.toml", {})
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_config(tmp_path, {})
 
 
 def test_a_file_that_is_not_there_says_how_to_name_another(tmp_path: Path) -> None:

@@ -221,7 +221,8 @@ def test_the_file_must_be_of_this_hall_and_this_kind():
         ("a: 1\n---\nb: 1\n", "hall.yaml:2: not YAML: but found another document"),
         (b"\xff\xfe\x00", "hall.yaml:1: not YAML: incomplete UTF-16 character"),
         ("[" * 100_000, "hall.yaml:1: not YAML: exceeded maximum nesting depth"),
-        ("x", "hall.yaml:1: Input should be a valid dictionary or instance of HallEntry"),
+        ("x", "hall.yaml:1: a mapping belongs here, one `key: value` a line"),
+        ("hall: a\nrows: {}\n", "hall.yaml:2: rows: a list belongs here, one `- item` a line"),
         ("hall: {a: &x [1, 2], b: *x}\n", "hall.yaml:1: hall.b: an alias; write the values out"),
     ],
 )
