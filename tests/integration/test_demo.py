@@ -49,9 +49,9 @@ def test_after_the_demo_its_lake_answers_and_its_log_is_whole(
         "host-silent",
     ]
     lost = hallwatch(
-        "sql", "SELECT sum(lost) AS lost FROM completeness", *config, "--format", "csv", folder=folder
+        "sql", "SELECT sum(missing) AS missing FROM completeness", *config, "--format", "csv", folder=folder
     )
-    assert lost.stdout == "lost\n0\n"
+    assert lost.stdout == "missing\n0\n"
     firing = hallwatch("alerts", *config, "--format", "json", folder=folder)
     assert {json.loads(line)["rule"] for line in firing.stdout.splitlines()} >= {
         "gpu-xid-fatal",
