@@ -7,7 +7,7 @@ the offsets that are stored: the bus still has everything after them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from contract.streams.alerts import ALERTS
 from contract.streams.self import DEAD_LETTERS
 
 DECODE_MESSAGES = 2_500
-DECODE_BYTES = 8_388_608
+DECODE_BYTES = 16_777_216
 """Messages are decoded together, for speed; at most so many, for memory."""
 
 
@@ -93,6 +93,7 @@ class Intake:
         self._pending: list[Message] = []
         self._pending_bytes = 0
         self._tables: list[pa.Table] = []
+        self._bytes = 0
         self._dead: list[DeadLetter] = []
         self._tally = Tally()
         self._since: float | None = None
@@ -102,6 +103,11 @@ class Intake:
     def rows(self) -> int:
         """Rows gathered, not counting messages that still wait to be decoded."""
         return self._tally.rows
+
+    @property
+    def bytes(self) -> int:
+        """What those rows take in memory."""
+        return self._bytes
 
     @property
     def since(self) -> float | None:
@@ -168,8 +174,8 @@ class Intake:
 
     def _decode(self) -> None:
         pending, self._pending, self._pending_bytes = self._pending, [], 0
-        for begin in range(0, len(pending), DECODE_MESSAGES):
-            self._gather(pending[begin : begin + DECODE_MESSAGES])
+        for messages in _portions(pending):
+            self._gather(messages)
 
     def _gather(self, messages: Sequence[Message]) -> None:
         if self.stream is ALERTS:
@@ -181,7 +187,9 @@ class Intake:
         if batch.table.num_rows:
             columns = [*batch.table.columns, *batch.lake_columns(self._log)]
             names = [*batch.table.column_names, *(c.name for c in LAKE_COLUMNS)]
-            self._tables.append(pa.Table.from_arrays(columns, names=names))
+            table = pa.Table.from_arrays(columns, names=names)
+            self._tables.append(table)
+            self._bytes += table.nbytes
 
     def flush(self) -> Tally:
         """Commit what was gathered, with its offsets; durable when it returns.
@@ -206,6 +214,22 @@ class Intake:
         idle_before_us = self._clock.now_us() - round(self._lake.marks_kept_hours * 3_600_000_000)
         write_snapshot(self._table, idle_before_us, reached=self._lake.reached)
         self._marks = load_marks(self._table, self._log, set(self._starts))
+
+    def clean_log(self) -> None:
+        """Remove old entries of the table's log; call right after `snapshot`. Raises StoreError."""
+        self._table.clean_log()
+
+
+def _portions(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    """Cut messages into what is decoded together."""
+    begin, size = 0, 0
+    for at, message in enumerate(messages):
+        size += len(message.body)
+        if at - begin + 1 == DECODE_MESSAGES or size >= DECODE_BYTES:
+            yield messages[begin : at + 1]
+            begin, size = at + 1, 0
+    if begin < len(messages):
+        yield messages[begin:]
 
 
 def _break(topic: str, log: str, partition: int, stored: int | None, span: Span) -> TransportError | None:

@@ -32,7 +32,11 @@ POLL_SECONDS = 0.2
 """Messages are fetched this often: many at a time cost a fraction of what one by one does."""
 POLL_MESSAGES = 5_000
 
+FLUSH_BYTES = 134_217_728
+"""A stream's rows are committed when they take so much memory, however few they are."""
+
 SNAPSHOT_SECONDS = 600.0
+LOG_CLEANING_SECONDS = 3600.0
 LAG_SECONDS = 10.0
 
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 30.0
@@ -51,6 +55,7 @@ class _Lane:
     failures: int = 0
     retry_at: float | None = None
     snapshot_at: float = math.inf
+    cleaning_at: float = 0.0
 
     @property
     def stream(self) -> Stream:
@@ -183,8 +188,8 @@ class Sink:
         intake = lane.intake
         if intake.since is None or lane.retry_at is not None:
             return False
-        waited = self._clock.monotonic() - intake.since
-        return intake.rows >= self._section.flush_rows or waited >= lane.flush_seconds
+        full = intake.rows >= self._section.flush_rows or intake.bytes >= FLUSH_BYTES
+        return full or self._clock.monotonic() - intake.since >= lane.flush_seconds
 
     def _flush(self, lane: _Lane) -> None:
         started = self._clock.monotonic()
@@ -207,8 +212,12 @@ class Sink:
             lane.snapshot_at = now + SNAPSHOT_SECONDS
 
     def _snapshot(self, lane: _Lane) -> None:
+        now = self._clock.monotonic()
         try:
             lane.intake.snapshot()
+            if now >= lane.cleaning_at:
+                lane.cleaning_at = now + LOG_CLEANING_SECONDS
+                lane.intake.clean_log()
         except StoreError as error:
             self._fail(lane, error)
 

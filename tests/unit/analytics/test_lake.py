@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from datetime import date
 from pathlib import Path
 
@@ -244,3 +245,15 @@ def test_a_table_that_is_torn_says_so(table):
     Path(table.path, "_delta_log", f"{0:020}.json").write_text("{torn")
     with pytest.raises(StoreError, match="cannot be opened"):
         Lake(table.path.parent).table(GPU_SAMPLES)
+
+
+def test_old_log_entries_go_when_a_checkpoint_covers_them(table):
+    for n in range(12):
+        table.commit(LOG, {1: Progress(n, n + 1)}, [])
+    log = Path(table.path, "_delta_log")
+    for entry in log.glob("*.json"):
+        os.utime(entry, (0, 0))
+    table.clean_log()
+    assert f"{0:020}.json" not in {path.name for path in log.iterdir()}
+    assert f"{12:020}.json" in {path.name for path in log.iterdir()}
+    assert reopened(Lake(table.path.parent)).offset(LOG, 1) == 12

@@ -7,6 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from analytics import intake, lake
+from analytics import sink as sink_module
 from analytics.sink import _retry_seconds
 from analytics.testing import SinkRig
 from contract.bus import TopicPartition
@@ -423,3 +424,22 @@ def test_the_bus_is_told_how_far_the_lake_is(rig):
 
 def test_a_stream_that_failed_for_a_week_is_still_tried_again():
     assert 15 <= _retry_seconds(10_000) <= 30
+
+
+def test_rows_are_committed_when_they_take_much_memory(rig, monkeypatch):
+    monkeypatch.setattr(intake, "DECODE_MESSAGES", 1)
+    monkeypatch.setattr(sink_module, "FLUSH_BYTES", 1)
+    sink = rig.sink()
+    rig.send(0)
+    sink.step()
+    assert stored(rig) == {0: 8}
+
+
+@pytest.mark.parametrize(("messages", "size"), [(3, 10**9), (10**9, 1), (1, 1), (10**9, 10**9)])
+def test_messages_are_decoded_in_portions(rig, monkeypatch, messages, size):
+    monkeypatch.setattr(intake, "DECODE_MESSAGES", messages)
+    monkeypatch.setattr(intake, "DECODE_BYTES", size)
+    for sequence in range(10):
+        rig.send(sequence)
+    rig.drain(rig.sink())
+    assert stored(rig) == dict.fromkeys(range(10), 8)
