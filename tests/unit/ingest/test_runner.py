@@ -291,6 +291,21 @@ def test_the_time_of_a_source_never_falls():
     assert bench.metric("collector_clock_steps_total") == 3
 
 
+def test_a_clock_that_went_back_far_is_told_once_and_small_corrections_are_not():
+    bench = Bench(polls=None)
+    for step in (0, -2, 3, -3_600, 1, 1, 3_600, -4, 60, -10):
+        bench.clock._now_us += step * 1_000_000
+        bench.source.poll()
+        bench.source.publish_status()
+    told = [status["last_error"] for status in bench.statuses()]
+    assert told[:3] == [None] * 3
+    assert "went back by 3600 s" in told[3]
+    assert "restart this process" in told[3]
+    assert told[3:9] == [told[3]] * 6
+    assert "went back by 10 s" in told[9]
+    assert {status["last_error_reason"] for status in bench.statuses()} == {None, "clock"}
+
+
 def test_a_collector_that_does_not_come_back_is_told_by_the_watch():
     bench = Bench(timeout_seconds=2)
     bench.source.publish_status("starting")
