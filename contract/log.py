@@ -57,8 +57,14 @@ class _Formatter(logging.Formatter):
                 "event": record.getMessage(),
             }
             return json.dumps(line | fields, default=str)
-        pairs = " ".join(f"{key}={value}" for key, value in fields.items())
+        pairs = " ".join(f"{key}={_in_one_line(value)}" for key, value in fields.items())
         return f"{at} {record.levelname.lower():7} {record.getMessage()} {pairs}".rstrip()
+
+
+def _in_one_line(value: object) -> str:
+    """Show a value as a terminal may: what a device sent can hold line ends and worse."""
+    text = str(value)
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=True)
 
 
 def set_up_logging(stream: TextIO | None = None, level: int = logging.INFO) -> None:

@@ -46,6 +46,14 @@ def test_on_a_terminal_a_line_is_words() -> None:
     assert len(stream.getvalue().splitlines()) == 1
 
 
+def test_what_a_device_sent_stays_in_its_line() -> None:
+    stream = Terminal()
+    set_up_logging(stream)
+    Log("ingest").warning("source_failing", error="a\n2026 error forged \x1b[2J", host="gerät 1")
+    assert stream.getvalue().endswith('error="a\\n2026 error forged \\u001b[2J" host=gerät 1\n')
+    assert len(stream.getvalue().splitlines()) == 1
+
+
 def test_a_reason_that_its_class_does_not_list_is_refused() -> None:
     with pytest.raises(ValueError, match="no reason 'bored'"):
         CollectError("bored", "x")
