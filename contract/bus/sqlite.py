@@ -37,9 +37,16 @@ _REASONS = {
     sqlite3.SQLITE_FULL: ("full", "the disk is full; free some space"),
     sqlite3.SQLITE_TOOBIG: ("too_large", "a value is larger than SQLite takes"),
     sqlite3.SQLITE_READONLY: ("unreachable", "it is read-only; check owner, permissions and mount"),
-    sqlite3.SQLITE_CANTOPEN: ("unreachable", "it cannot be opened; check that it exists and its permissions"),
+    sqlite3.SQLITE_CANTOPEN: (
+        "unreachable",
+        "it cannot be opened; check that it and its folder can be written",
+    ),
     sqlite3.SQLITE_PERM: ("unreachable", "permission denied"),
     sqlite3.SQLITE_NOTADB: ("unreachable", "it is no log of ours; move it away or name another folder"),
+    sqlite3.SQLITE_ERROR: (
+        "unreachable",
+        "it lacks what a log of ours has; move it away or restore a backup",
+    ),
     sqlite3.SQLITE_CORRUPT: ("unreachable", "it is damaged; move it away or restore a backup"),
     sqlite3.SQLITE_IOERR: ("unreachable", "the disk reports an error"),
 }
@@ -230,7 +237,9 @@ def create_database(file: Path, tables: str, wait_seconds: float) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY)
     except OSError as error:
-        raise TransportError("unreachable", f"{file.parent}: {error.strerror}") from error
+        raise TransportError(
+            "unreachable", f"{file.parent}: {error.strerror}; a folder that can be written belongs here"
+        ) from error
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         with closing(_connect(file, "rwc", wait_seconds)) as connection:

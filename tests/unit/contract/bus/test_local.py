@@ -578,6 +578,22 @@ def test_a_damaged_file_is_an_error_and_not_a_crash(open_log: Callable[..., Loca
     assert reason_of(lambda: append(open_log(), 0, "y")) == "unreachable"
 
 
+@pytest.mark.parametrize("application", [0, 0x48574C47])
+def test_a_file_that_lacks_our_tables_is_an_error_that_says_what_to_do(
+    folder: Path, application: int
+) -> None:
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "log.sqlite")) as connection:
+        connection.execute(f"PRAGMA application_id = {application}")
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute("CREATE TABLE topics (name TEXT)")
+    before = (folder / "log.sqlite").read_bytes()
+    with pytest.raises(TransportError, match="move it away|name another folder") as caught:
+        LocalBus(folder).describe("t")
+    assert caught.value.reason == "unreachable"
+    assert (folder / "log.sqlite").read_bytes() == before
+
+
 def test_a_folder_that_cannot_be_made_is_unreachable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert reason_of(lambda: LocalBus(tmp_path / "file" / "bus")) == "unreachable"
