@@ -588,7 +588,7 @@ def test_a_file_that_lacks_our_tables_is_an_error_that_says_what_to_do(
         connection.execute("PRAGMA user_version = 1")
         connection.execute("CREATE TABLE topics (name TEXT)")
     before = (folder / "log.sqlite").read_bytes()
-    with pytest.raises(TransportError, match="move it away|name another folder") as caught:
+    with pytest.raises(TransportError, match=r"move it away|name another folder") as caught:
         LocalBus(folder).describe("t")
     assert caught.value.reason == "unreachable"
     assert (folder / "log.sqlite").read_bytes() == before
