@@ -158,11 +158,14 @@ def _plain(value: Any) -> Any:
 class Signer:
     """The engine's signing key: made at the first start, readable by its owner alone."""
 
-    def __init__(self, folder: Path) -> None:
-        """Load `chain.key` or make it, with `chain.pub` beside it; raise StoreError."""
+    def __init__(self, folder: Path, *, may_make: bool = True) -> None:
+        """Load `chain.key`, or make it with `chain.pub` beside it; raise StoreError.
+
+        Not `may_make`: a key that signed before must be there, for another one would make its heads look forged.
+        """
         path = folder / "chain.key"
         try:
-            if not path.exists():
+            if may_make and not path.exists():
                 _make_key(path)
             key = serialization.load_pem_private_key(path.read_bytes(), None)
         except (OSError, ValueError, TypeError) as error:

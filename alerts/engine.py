@@ -29,7 +29,7 @@ from alerts.watcher import Draft, Tick
 from contract.bus import Bus, Message
 from contract.clock import Clock, SystemClock
 from contract.config import Config
-from contract.errors import StoreError, TransportError
+from contract.errors import ConfigError, StoreError, TransportError
 from contract.log import Log
 from contract.metrics import Metrics
 from contract.streams.alerts import ALERTS, NOTIFICATIONS
@@ -116,7 +116,7 @@ class Engine:
             opened.callback(self._lock.release)
             self._journal = Journal(options.folder, fsync=options.fsync)
             opened.callback(self._journal.close)
-            self._signer = Signer(options.folder)
+            self._signer = Signer(options.folder, may_make=self._journal.is_new)
             bus.ensure_topics([ALERTS, NOTIFICATIONS])
             self._intake = Intake(bus, self._journal, options.hall, accept=options.accept_new_log)
             opened.callback(self._intake.close)
@@ -191,6 +191,12 @@ class Engine:
 
     def _begin(self) -> None:
         """Regain the state that the journal describes, or begin a new chain."""
+        hall = self._journal.meta("hall") or self._options.hall
+        if hall != self._options.hall:
+            raise ConfigError(
+                "invalid",
+                f"{self._journal.path} is the journal of hall {hall!r}, not of {self._options.hall!r}",
+            )
         if self._journal.is_new:
             previous = self._intake.newest_alert() or self._options.old_head() or GENESIS
             self._journal.begin_chain(self._options.hall, previous)

@@ -51,6 +51,10 @@ _REFUSED = {
 }
 # With one argument it counts from today.
 _CLOCKED = frozenset({"age"})
+# They make values of any size out of a small row, past DuckDB's own limit of memory.
+_UNBOUNDED = frozenset(
+    {"array_resize", "bar", "format", "list_resize", "lpad", "printf", "repeat", "rpad", "list_repeat"}
+)
 
 Node = dict[str, Any]
 
@@ -201,6 +205,8 @@ class Checker:
                 raise ExpressionError(f"{'.'.join(names)}: only {stream.name} can be asked")
         elif kind == "FUNCTION":
             pure = self._functions.get(node["function_name"])
+            if node["function_name"] in _UNBOUNDED:
+                raise ExpressionError(f"{node['function_name']}() makes values of any size")
             if pure is None:
                 raise ExpressionError(f"{node['function_name']}() is no function of one row")
             if not pure:

@@ -235,6 +235,21 @@ def test_a_second_engine_on_the_same_journal_does_not_start(tmp_path) -> None:
     hall.close()
 
 
+def test_a_journal_of_another_hall_is_refused(tmp_path) -> None:
+    Hall(tmp_path).start().close()
+    hall = Hall(tmp_path)
+    with pytest.raises(ConfigError, match="journal of hall 'demo', not of 'other'"):
+        Engine(EngineOptions(folder=tmp_path, hall="other"), hall.bus, hall.rules, clock=hall.clock)
+
+
+def test_a_signing_key_that_is_gone_stops_the_engine(tmp_path) -> None:
+    """Another key would make every head signed before look forged."""
+    hall = Hall(tmp_path).start().close()
+    (tmp_path / "chain.key").unlink()
+    with pytest.raises(StoreError, match="the signing key cannot be used"):
+        hall.start()
+
+
 def test_a_new_chain_goes_on_from_the_newest_transition_on_the_bus(tmp_path) -> None:
     hall = Hall(tmp_path / "one").start().samples(6, -1.0).close()
     last = hall.read(ALERTS)[-1]["hash"]

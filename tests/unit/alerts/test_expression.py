@@ -60,6 +60,8 @@ def test_a_pure_question_about_one_row_is_accepted(text) -> None:
         ("nextval('a') = 1", "more than the row"),
         ("error('x')", "more than the row"),
         ("read_text('passwd') IS NULL", "no function of one row"),
+        ("length(repeat(model, 1000000000)) > 3", "any size"),
+        ("format('{:1000000000}', model) = ''", "any size"),
         ("unnest([true])", "no function of one row"),
         ("list_transform([1], lambda x: x + 1) IS NULL", "lambda"),
         ("$1", "parameter"),

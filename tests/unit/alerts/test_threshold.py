@@ -3,7 +3,11 @@
 x hot, . cool, ~ between the two conditions, ? unknown, a blank is a second without a row.
 """
 
+import re
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alerts.evaluator import Evaluator
 from alerts.testing import Feed, judge, margins, rule_text, rules_of, verdicts
@@ -221,3 +225,57 @@ def test_a_firing_alert_of_a_retired_asset_is_superseded() -> None:
     found = verdicts(judge(evaluator, rows))
     assert (2, "ended", "GPU-1", "superseded") in found
     assert [entity for (_, entity), _ in evaluator.open_alerts().items()] == ["GPU-2", "GPU-1"]
+
+
+def reference(pattern, *, for_s, min_duty, keep_s, clear_is_given):
+    """Return the transitions of one entity by a loop that a person can follow; one row per second."""
+    found: list[tuple[int, object]] = []
+    phase, last = "idle", None
+    known = false = 0
+    clear_for = None
+    for at, sign in enumerate(pattern):
+        if sign == " ":
+            continue
+        step = at - last if last is not None else 0
+        last = at
+        if phase == "pending" and sign != "?":
+            known += step
+            false += step if sign != "x" else 0
+            broken = false > (1 - min_duty) * for_s or (min_duty == 1.0 and sign != "x")
+            phase = "idle" if broken else "pending"
+        if phase == "firing":
+            clear = sign == "." or (sign == "~" and not clear_is_given)
+            if clear:
+                clear_for = 0 if clear_for is None else clear_for + step
+            elif sign != "?":
+                clear_for = None
+            if clear and clear_for >= keep_s:
+                found.append((at, CLEARS))
+                phase = "idle"
+        elif sign == "x":
+            if phase == "idle":
+                phase, known, false = "pending", 0, 0
+            if known >= for_s:
+                found.append((at, FIRES))
+                phase, clear_for = "firing", None
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    # No gap: a longer one teaches another pace, which the reference does not know.
+    st.text("xxx..~? ", min_size=2, max_size=40).map(lambda text: ".." + re.sub(" {3,}", "  ", text)),
+    st.integers(0, 6),
+    st.sampled_from([1.0, 0.75, 0.5]),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_all_entities_at_once_are_judged_as_one_would_be_by_hand(
+    pattern, for_s, min_duty, keep_s, clear_is_given
+) -> None:
+    clear = {"clear": "temperature_margin_celsius > 3"} if clear_is_given else {}
+    duration = {"for_": f"{for_s}s", "keep_firing": f"{keep_s}s", "min_duty": min_duty}
+    expected = reference(
+        pattern, for_s=for_s, min_duty=min_duty, keep_s=keep_s, clear_is_given=clear_is_given
+    )
+    assert run(pattern, **duration, **clear) == expected
