@@ -47,7 +47,7 @@ WHAT = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One alert as the bus carried it."""
+    """One alert, or its end, as the bus carried it."""
 
     rule: str
     entity: str
@@ -55,6 +55,7 @@ class Found:
     severity: str
     summary: str
     at_us: int
+    fires: bool = True
 
 
 @dataclass(slots=True)
@@ -200,12 +201,23 @@ class AlertWatch:
 
     def poll(self) -> list[Found]:
         """Return the alerts that began to fire since the last call."""
+        return [found for found in self.poll_all() if found.fires]
+
+    def poll_all(self) -> list[Found]:
+        """Return the alerts that began to fire since the last call, and those that ended."""
         batch = read_batch(ALERTS, self._consumer.poll(0.0), self._marks)
         rows = batch.table.set_column(0, "ts", batch.table.column("ts").cast(pa.int64()))
         return [
-            Found(row["rule"], row["entity"], row["host"], row["severity"], row["summary"], row["ts"])
+            Found(
+                rule=row["rule"],
+                entity=row["entity"],
+                host=row["host"],
+                severity=row["severity"],
+                summary=row["summary"],
+                at_us=row["ts"],
+                fires=row["transition"] == "firing",
+            )
             for row in rows.to_pylist()
-            if row["transition"] == "firing"
         ]
 
 

@@ -24,6 +24,7 @@ from contract.streams import STREAMS
 from hallwatch.demo import AlertWatch, Found, fresh_folder
 from hallwatch.recordings import RecordedHall, read_recordings, serve
 from ingest.runner import Runner, build_runner
+from ingest.source import STATUS_SECONDS
 from ingest.spool import DirectOutlet
 
 HOLD_SECONDS = 90.0
@@ -56,6 +57,27 @@ class ReplayClock:
         return event.is_set()
 
 
+class WaitedClock:
+    """The replay's time for a bus: who waits for a message has waited at once, for none comes before the next tick."""
+
+    def __init__(self, clock: ReplayClock) -> None:
+        self._clock = clock
+        self._waited_seconds = 0.0
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic() + self._waited_seconds
+
+    def sleep(self, seconds: float) -> None:
+        self._waited_seconds += seconds
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.sleep(seconds)
+        return event.is_set()
+
+
 @dataclass(slots=True)
 class Played:
     """What a replay found."""
@@ -63,6 +85,7 @@ class Played:
     hall: RecordedHall
     config: Config
     config_path: Path
+    start_us: int
     seconds: float
     alerts: list[Found] = field(default_factory=list)
 
@@ -82,7 +105,7 @@ def play(
         config_path = output / "hallwatch.toml"
         config_path.write_text(_config_text(hall, urls), encoding="utf-8")
         config = load_config(config_path)
-        played = Played(hall, config, config_path, hall.seconds + hold_seconds)
+        played = Played(hall, config, config_path, clock.now_us(), hall.seconds + hold_seconds)
         with _System(config, clock) as system:
             pace = _Pace(speed)
             while clock.monotonic() <= played.seconds:
@@ -113,7 +136,7 @@ class _System:
     """The parts of hallwatch in this process, moved tick by tick."""
 
     def __init__(self, config: Config, clock: ReplayClock) -> None:
-        self._bus = LocalBus(config.bus.path, fsync=False, clock=clock)
+        self._bus = LocalBus(config.bus.path, fsync=False, clock=WaitedClock(clock))
         self._bus.ensure_topics(STREAMS.values())
         self._runner: Runner = build_runner(config, DirectOutlet(self._bus), clock=clock)
         self._sink = Sink(
@@ -121,8 +144,12 @@ class _System:
         )
         self._engine = Engine.open(config, self._bus, clock=clock)
         self.alerts = AlertWatch(self._bus.consumer("replay"))
+        self._clock = clock
 
     def tick(self) -> None:
+        if self._clock.monotonic() % STATUS_SECONDS < TICK_SECONDS:
+            for source in self._runner.sources:
+                source.publish_status()
         for source in self._runner.sources:
             source.poll()
         self._engine.step()
@@ -146,6 +173,9 @@ class _System:
 
 def _config_text(hall: RecordedHall, urls: dict[str, str]) -> str:
     lines = [
+        "# Written by `hallwatch replay`. Nobody is told: the report lists the alerts.",
+        "engine.notifiers = []",
+        "",
         "[hall]",
         f"name = {json.dumps(hall.name)}",
         f"synthetic = {json.dumps(hall.synthetic)}",

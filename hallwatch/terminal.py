@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
 from rich.console import Console
 from rich.text import Text
 
@@ -23,3 +28,16 @@ def shown(text: str, style: str = "") -> Text:
 def say(console: Console, text: str, style: str = "") -> None:
     """Print a line, broken by the terminal and not by us, so that it can be copied."""
     console.print(shown(text, style), soft_wrap=True)
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things in words: `1 host`, `2 hosts`."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+def called() -> str:
+    """Return how this program was called, so that the next call can be pasted."""
+    program, here = Path(sys.argv[0]).absolute(), Path.cwd()
+    if program.name != "hallwatch" or shutil.which("hallwatch") == str(program):
+        return "hallwatch"
+    return shlex.quote(str(program.relative_to(here) if program.is_relative_to(here) else program))

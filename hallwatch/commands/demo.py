@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -18,7 +19,7 @@ from contract.config import Config, load_config
 from hallwatch.commands.options import stop_on_signals
 from hallwatch.demo import PARTS, WHAT, DemoHall, Found, Verdict, fresh_folder, judge, watch, watch_alerts
 from hallwatch.processes import Parts
-from hallwatch.terminal import open_console, say, shown
+from hallwatch.terminal import called, open_console, say, shown
 
 FOLDER = click.option(
     "--folder",
@@ -30,7 +31,13 @@ FOLDER = click.option(
 HOSTS = click.option(
     "--hosts", type=click.IntRange(min=5, max=64), default=8, show_default=True, help="Of 8 GPUs each."
 )
-SEED = click.option("--seed", type=int, default=1, show_default=True, help="The same seed is the same hall.")
+SEED = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="The same seed is the same hall and faults.",
+)
 
 QUESTION = """\
 SELECT rack, count(*) AS gpus, round(sum(power_watts) / 1000, 1) AS kilowatts,
@@ -93,13 +100,13 @@ def up(folder: Path, hosts: int, seed: int, config_path: Path | None, quiet: boo
         config = hall.start() if hall is not None else _start(parts, config_path)
         say(
             console,
-            f"Running. From another terminal: {_command()} sql --config {config_path} 'FROM fleet_now'",
+            f"Running. From another terminal: {called()} sql --config {config_path} 'FROM fleet_now'",
         )
         say(console, "Ctrl-C ends it.")
         with watch_alerts(config, clock) as alerts:
             while not clock.wait(stop, 0.5):
                 parts.check()
-                for alert in alerts.poll():
+                for alert in alerts.poll_all():
                     say(console, _line(alert))
 
 
@@ -117,7 +124,10 @@ def _start(parts: Parts, config_path: Path) -> Config:
 
 
 def _line(alert: Found) -> str:
-    return f"ALERT     {alert.severity:8} {alert.summary}"
+    at = datetime.fromtimestamp(alert.at_us / 1e6, UTC).strftime("%H:%M:%S")
+    return (
+        f"{at} UTC  {'ALERT' if alert.fires else 'ended'}  {alert.severity:8}  {alert.rule}: {alert.summary}"
+    )
 
 
 def _report(console: Console, verdict: Verdict, config: Config, config_path: Path) -> None:
@@ -140,11 +150,11 @@ def _report(console: Console, verdict: Verdict, config: Config, config_path: Pat
         )
         say(console, QUESTION)
         print_answer(lake.sql(QUESTION), "table", sys.stdout.buffer)
-    command = _command()
+    command = called()
     say(
         console,
         f"\nTry next:\n"
-        f"  {command} sql --config {config_path} 'FROM alerts'\n"
+        f"  {command} sql --config {config_path} 'SELECT ts, rule, entity FROM alerts ORDER BY ts'\n"
         f"  {command} alerts --config {config_path}\n"
         f"  {command} verify-log --config {config_path}\n"
         f"  make up          the same hall, until Ctrl-C",
@@ -168,11 +178,3 @@ def _verdict_table(verdict: Verdict) -> Table:
 def _short(entity: str) -> str:
     """Return enough of a UUID to tell GPUs apart."""
     return entity[:12] + "…" if entity.startswith("GPU-") else entity
-
-
-def _command() -> str:
-    """Return how this program was called, so that the next call can be pasted."""
-    called = Path(sys.argv[0])
-    if called.name != "hallwatch":
-        return "hallwatch"
-    return str(called.relative_to(Path.cwd())) if called.is_relative_to(Path.cwd()) else "hallwatch"

@@ -13,7 +13,7 @@ from rich.table import Table
 from analytics.query import connect
 from contract.log import set_up_logging
 from hallwatch.replay import HOLD_SECONDS, Played, play
-from hallwatch.terminal import open_console, say
+from hallwatch.terminal import called, counted, open_console, say
 
 FAILED = """\
 SELECT source, max(polls_failed), max(polls), arg_max(last_error, ts) FROM collector_status
@@ -73,8 +73,7 @@ def replay(folder: Path, output: Path, hold_seconds: float, speed: float | None)
 
 
 def _report(console: Console, played: Played) -> None:
-    devices = len(played.hall.recordings)
-    say(console, f"Played {devices} device{'s' * (devices != 1)} for {played.seconds:.0f} s.")
+    say(console, f"Played {counted(len(played.hall.recordings), 'device')} for {played.seconds:.0f} s.")
     if played.hall.not_playable:
         say(console, "Not playable: " + ", ".join(played.hall.not_playable))
     lake = connect(played.config.lake.path)
@@ -89,5 +88,6 @@ def _report(console: Console, played: Played) -> None:
     if not played.alerts:
         say(console, "No alert was raised.")
     for alert in played.alerts:
-        say(console, f"ALERT {alert.severity:8} {alert.rule}: {alert.summary}")
-    say(console, f"\nAsk it: hallwatch sql --config {played.config_path} 'FROM gpu_samples'")
+        seconds = (alert.at_us - played.start_us) / 1e6
+        say(console, f"{seconds:6.1f} s  ALERT  {alert.severity:8}  {alert.rule}: {alert.summary}")
+    say(console, f"\nAsk it: {called()} sql --config {played.config_path} 'FROM fleet_now'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import pytest
 
 from hallwatch import connect
 from hallwatch.cli import main
+from hallwatch.replay import play
 from twin.plan import draw_plan, inventory_yaml
 from twin.run import Twin
 from twin.scenario import Scenario
+
+PAGE = Path(__file__).resolve().parents[1] / "fixtures/dcgm/two-gpus-dcgm-4.5.prom"
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +74,31 @@ def test_where_an_earlier_result_may_not_be_emptied_the_option_to_name_another_i
         main(["replay", str(bundle), "--output", str(tmp_path)])
     assert caught.value.code == 2
     assert "--output" in capsys.readouterr().err
+
+
+def test_a_device_that_answers_late_is_failing_and_its_collector_is_not_silent(tmp_path: Path) -> None:
+    (tmp_path / "hall/late").mkdir(parents=True)
+    shutil.copy(PAGE, tmp_path / "hall/late/75.prom")
+    played = play(tmp_path / "hall", tmp_path / "out", hold_seconds=5)
+    assert [alert.rule for alert in played.alerts] == []
+    with connect(played.config.lake.path) as lake:
+        states = lake.sql("SELECT state, count(*) FROM collector_status GROUP BY state").fetchall()
+        notifications = lake.sql("SELECT count(*) FROM notifications").fetchall()
+    assert dict(states)["failing"] >= 7
+    assert notifications == [(0,)]
+
+
+def test_an_alert_is_told_by_the_second_of_the_recording(tmp_path: Path) -> None:
+    (tmp_path / "hall/host1").mkdir(parents=True)
+    page = PAGE.read_text()
+    (tmp_path / "hall/host1/0.prom").write_text(page)
+    changed = [
+        line.rsplit(" ", 1)[0] + " 79" if line.startswith("DCGM_FI_DEV_XID_ERRORS{") else line
+        for line in page.splitlines()
+    ]
+    assert changed != page.splitlines()
+    (tmp_path / "hall/host1/7.prom").write_text("\n".join(changed) + "\n")
+    played = play(tmp_path / "hall", tmp_path / "out", hold_seconds=2)
+    assert {(alert.rule, (alert.at_us - played.start_us) // 1_000_000) for alert in played.alerts} == {
+        ("gpu-xid-fatal", 7)
+    }
