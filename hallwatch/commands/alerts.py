@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 import orjson
-from rich.table import Table
+from rich.console import Console
 
 from analytics.query import connect
 from contract.config import load_config
 from hallwatch.commands.options import CONFIG
-from hallwatch.terminal import open_console, shown
+from hallwatch.terminal import counted, open_console, say, shown
 
 _COLOURS = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "cyan"}
 
@@ -43,21 +43,33 @@ def alerts(config_path: Path, history: bool, limit: int, output_format: str) -> 
         return
     console = open_console()
     if not rows:
-        console.print("No alert was ever raised." if history else "Nothing fires.")
+        say(console, "No alert was ever raised." if history else "Nothing fires.")
         return
-    console.print(_table(rows, history=history))
+    _print(console, rows, history=history)
+    if not history:
+        runbooks = dict.fromkeys(row["runbook"] for row in rows if row.get("runbook"))
+        say(console, f"\nWhat to do: {', '.join(runbooks)}" if runbooks else "")
 
 
-def _table(rows: list[dict[str, Any]], *, history: bool) -> Table:
-    heads = ("at (UTC)", "change", "severity", "rule", "entity", "summary")
-    table = Table(*(head for head in heads if history or head != "change"))
-    for row in rows:
-        ended = f" ({row['end_reason']})" if row.get("end_reason") else ""
-        severity = shown(row["severity"], _COLOURS[row["severity"]])
-        change = (f"{row['transition']}{ended}",) if history else ()
-        words = (shown(row[name]) for name in ("rule", "entity", "summary"))
-        table.add_row(_clock(row["ts"]), *change, severity, *words)
-    return table
+def _print(console: Console, rows: list[dict[str, Any]], *, history: bool) -> None:
+    """Print a line for each row; the summary is last, so that a narrow terminal breaks nothing else."""
+    heads = ("at (UTC)", "severity", "rule", *(("change",) if history else ()), "summary")
+    lines = [heads, *(_cells(row, history=history) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)][:-1]
+    for row, cells in zip([None, *rows], lines, strict=True):
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
+        text = shown("  ".join([*padded, cells[-1]]))
+        if row is not None:
+            text.stylize(_COLOURS[row["severity"]], widths[0] + 2, widths[0] + 2 + widths[1])
+        console.print(text, soft_wrap=True)
+
+
+def _cells(row: dict[str, Any], *, history: bool) -> tuple[str, ...]:
+    ended = f" ({row['end_reason']})" if row.get("end_reason") else ""
+    change = (row["transition"] + ended,) if history else ()
+    entity, summary = row["entity"], row["summary"]
+    named = summary if entity in summary else f"{entity}: {summary}"
+    return (_clock(row["ts"]), row["severity"], row["rule"], *change, named)
 
 
 def _clock(us: int) -> str:
@@ -82,8 +94,8 @@ def verify_log(config_path: Path, key_path: Path | None) -> None:
     from alerts.engine import signed_heads, verify_journal
 
     config = load_config(config_path)
-    key = load_public_key(key_path or config.engine.path / "chain.pub")
     heads = signed_heads(config.engine.path)
+    key = load_public_key(key_path or config.engine.path / "chain.pub")
     with connect(config.lake.path) as lake:
         rows = lake.arrow("SELECT * FROM alerts ORDER BY chain_index").to_pylist()
     stored = {(row["_epoch"], row["chain_index"]) for row in rows}
@@ -96,6 +108,6 @@ def verify_log(config_path: Path, key_path: Path | None) -> None:
     if flaws:
         raise click.exceptions.Exit(1)
     click.echo(
-        f"whole: {len(rows)} transitions in the lake, {len(heads)} signed heads"
+        f"whole: {counted(len(rows), 'transition')} in the lake, {counted(len(heads), 'signed head')}"
         + (f", {waiting} of them newer than the lake" if waiting else "")
     )

@@ -18,6 +18,7 @@ from contract.config import load_config
 from contract.log import set_up_logging
 from contract.streams import STREAMS
 from hallwatch.commands.options import CONFIG, stop_on_signals
+from hallwatch.terminal import counted
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -123,4 +124,4 @@ def _read_inventory(file: Path) -> str:
 
     hall = read_hall_file(file)
     kinds = Counter(row["kind"] for row in hall.assets.values())
-    return ", ".join(f"{count} {kind}" + ("s" if count != 1 else "") for kind, count in kinds.items())
+    return ", ".join(counted(count, kind) for kind, count in kinds.items())

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from pathlib import Path
 
 import click
+
+from contract.log import set_up_logging
+from hallwatch.terminal import counted
 
 PATHS = click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
 
@@ -24,9 +28,10 @@ def check(paths: tuple[Path, ...]) -> None:
     ruleset = check_rules(paths)
     kinds = Counter(rule.kind for rule in ruleset.rules)
     tests = sum(len(rule.tests) for rule in ruleset.rules)
+    command = shlex.join(["hallwatch", "rules", "test", *map(str, paths)])
     click.echo(
-        f"{len(ruleset.rules)} rules are good ({', '.join(f'{n} {kind}' for kind, n in kinds.items())}); "
-        f"{tests} tests to run with `hallwatch rules test`"
+        f"good: {counted(len(ruleset.rules), 'rule')} ({', '.join(f'{n} {kind}' for kind, n in kinds.items())}) "
+        f"with {counted(tests, 'test')}, which `{command}` runs"
     )
 
 
@@ -38,6 +43,7 @@ def test(paths: tuple[Path, ...], verbose: bool) -> None:
     from alerts.ruleset import check_rules
     from alerts.ruletest import run_rule_tests
 
+    set_up_logging()  # a rule that breaks is logged, with why
     results = run_rule_tests(check_rules(paths))
     for result in results:
         if verbose or not result.passed:
