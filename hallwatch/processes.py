@@ -46,10 +46,10 @@ class Parts:
         self._parts: list[_Part] = []
 
     def start(self, name: str, *arguments: str) -> None:
-        """Start one part; its output goes to a log file of its own. It ends when this process does."""
+        """Start one part; its output is added to a log file of its own. It ends when this process does."""
         log = self._logs / f"{name}.log"
         read_end, lifeline = os.pipe()
-        with log.open("wb") as output, os.fdopen(read_end) as stdin:
+        with log.open("ab") as output, os.fdopen(read_end) as stdin:
             process = subprocess.Popen(
                 [sys.executable, "-m", "hallwatch", *arguments],
                 stdout=output,

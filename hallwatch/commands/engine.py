@@ -11,9 +11,11 @@ from contract.bus import open_bus
 from contract.clock import SystemClock
 from contract.config import load_config
 from contract.errors import StoreError
-from contract.log import set_up_logging
+from contract.log import Log, set_up_logging
 from contract.metrics import Metrics
 from hallwatch.commands.options import ACCEPT_NEW_LOG, CONFIG, stop_on_signals
+
+_log = Log("engine")
 
 
 @click.command()
@@ -32,6 +34,7 @@ def engine(config_path: Path, accept_new_log: bool) -> None:
     clock, stop, metrics = SystemClock(), stop_on_signals(), Metrics()
     metrics.serve(config.engine.metrics_port)
     bus = open_bus(config.bus, clock)
+    _log.info("engine_started", bus=config.bus.path, journal=config.engine.path)
     try:
         Engine.open(
             config,

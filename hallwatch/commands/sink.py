@@ -9,9 +9,11 @@ import click
 from contract.bus import open_bus
 from contract.clock import SystemClock
 from contract.config import load_config
-from contract.log import set_up_logging
+from contract.log import Log, set_up_logging
 from contract.metrics import Metrics
 from hallwatch.commands.options import ACCEPT_NEW_LOG, CONFIG, stop_on_signals
+
+_log = Log("sink")
 
 
 @click.command()
@@ -31,6 +33,7 @@ def sink(config_path: Path, accept_new_log: bool) -> None:
     clock, stop, metrics = SystemClock(), stop_on_signals(), Metrics()
     metrics.serve(config.lake.metrics_port)
     bus = open_bus(config.bus, clock)
+    _log.info("sink_started", bus=config.bus.path, lake=config.lake.path)
     try:
         Sink(
             config.lake,
