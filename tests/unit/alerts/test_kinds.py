@@ -71,7 +71,7 @@ def test_a_kind_that_breaks_stops_its_rule_is_raised_and_leaves_the_others_alone
         feed.gpu(4, "c", temperature_margin_celsius=-1.0),
     ]
     evaluator = Evaluator(rules_of(text(), rule_text()), "demo")
-    found = [(d.rule.rule, d.entity) for d in judge(evaluator, rows)]
+    found = [(d.rule.rule, d.entity) for d in judge(evaluator, rows, ticks=True)]
     assert found == [("every", "a"), ("rule-failing", "every"), ("hot", "c")]
     restarted = evaluator.apply(in_order([feed.gpu(9, "d")]), None, start=True)
     assert [(d.rule.rule, d.entity) for d in restarted] == [("every", "d")]
@@ -91,7 +91,7 @@ def test_a_throwing_condition_is_quarantined_raised_and_trusted_again_later() ->
         feed.gpu(1, "b", model="H100", temperature_margin_celsius=-1.0),
         feed.gpu(2, "c", model="6"),
     ]
-    drafts = judge(evaluator, rows, until=700)
+    drafts = judge(evaluator, rows, until=700, ticks=True)
     assert [(d.rule.rule, *verdict) for d, verdict in zip(drafts, verdicts(drafts), strict=True)] == [
         ("bad", 0, "firing", "a", None),
         ("hot", 1, "firing", "b", None),
@@ -107,7 +107,7 @@ def test_an_alert_about_a_rule_that_is_no_more_ends_with_it() -> None:
     evaluator = Evaluator(
         rules_of(rule_text(rule="bad", when="CAST(model AS INTEGER) > 3"), rule_text()), "demo"
     )
-    judge(evaluator, [feed.gpu(1, "a", model="H100")])
+    judge(evaluator, [feed.gpu(1, "a", model="H100")], ticks=True)
     heir, drafts = evaluator.adopt(rules_of(rule_text()), Tick(now_us=START_US, behind={}))
     assert [(d.rule.rule, d.entity, d.end_reason) for d in drafts] == [("rule-failing", "bad", "superseded")]
     assert heir.open_alerts() == {}
