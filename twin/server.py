@@ -137,9 +137,16 @@ def _reserve(held: socket.socket, port: int) -> socket.socket:
     """Bind a port without listening: connections are refused, and nobody else can take it."""
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
+        # Another twin would share its ports with us, and each answer would be of either hall: a socket that does
+        # not share them finds out. What is left of closed connections takes no port.
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((_LOOPBACK, port))
         held.bind((_LOOPBACK, port))
     except OSError as error:
-        raise ConfigError("in_use", f"port {port} for an exporter of the twin is taken: {error}") from error
+        raise ConfigError(
+            "in_use", f"port {port} for an exporter of the twin is taken; choose others with --base-port"
+        ) from error
     return held
 
 

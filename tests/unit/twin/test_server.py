@@ -95,6 +95,19 @@ def test_a_port_in_use_is_an_error_at_the_start():
     assert caught.value.reason == "in_use"
 
 
+def test_two_twins_never_share_a_port_and_one_may_follow_the_other(client):
+    with Exporters(1, lambda _host: b"first") as first:
+        port = int(first.urls[0].rpartition(":")[2].partition("/")[0])
+        assert client.get(first.urls[0]).content == b"first"
+        for answer in ("serve", "refuse", "hang"):
+            first.follow([answer])
+            with pytest.raises(ConfigError, match="--base-port"), Exporters(1, lambda _host: b"", port):
+                raise AssertionError
+        first.follow(["serve"])
+    with Exporters(1, lambda _host: b"second", port) as second:
+        assert client.get(second.urls[0]).content == b"second"
+
+
 def test_closing_leaves_no_thread_behind():
     before = threading.active_count()
     with Exporters(1, lambda _host: b""):
