@@ -70,7 +70,7 @@ def to_lake(stream: Stream, rows: pa.Table, layout: Layout) -> pa.Table:
         [_code_text(to_steps(column, rows.column(column.name))) for column in columns],
         names=stream.lake_schema.names,
     )
-    order = order_of(table, layout.order(stream))
+    order = pa.array(order_of(table, layout.order(stream)))
     texts = {c.name for c in columns if encoding_of(stream, c, layout) == "DELTA_BYTE_ARRAY"}
     return pa.Table.from_arrays(
         [
@@ -95,6 +95,8 @@ def to_steps(column: Column, values: pa.Array | pa.ChunkedArray) -> pa.Array | p
 
 def _code_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Turn text into one dictionary: sorting then moves small integers."""
+    if values.null_count == len(values):
+        values = pa.nulls(len(values), values.type)
     if pa.types.is_string(values.type):
         values = values.dictionary_encode()
     if isinstance(values, pa.Array):
@@ -106,22 +108,34 @@ def _code_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def order_of(table: pa.Table, by: Sequence[str]) -> Any:
     """Return the row numbers in the order of some columns; equal rows keep theirs."""
-    keys = []
-    for name in by:
-        values = table.column(name).chunk(0)
-        if pa.types.is_dictionary(values.type):
-            ranks = pc.rank(values.dictionary, tiebreaker="dense").to_numpy()
-            codes = values.indices.fill_null(-1).to_numpy()
-            keys.append(np.where(codes < 0, 0, ranks[codes]) if len(ranks) else codes)
-        else:
-            keys.append(values.cast(pa.int64()).fill_null(0).to_numpy())
-    return np.lexsort(keys[::-1])
+    keys = [_sort_key(table.column(name).chunk(0)) for name in by]
+    joined, room = np.zeros(table.num_rows, np.int64), 1
+    for key in keys:
+        low, high = int(key.min(initial=_MOST)), int(key.max(initial=-_MOST))
+        span = max(1, high - low + 1)
+        room *= span
+        if room > _MOST:
+            return np.lexsort(keys[::-1])
+        joined = joined * span + (key - low)
+    return np.argsort(joined, kind="stable")  # one sort of whole numbers: a quarter of what several take
 
 
-def _take(values: pa.ChunkedArray, order: Any, *, as_text: bool) -> pa.Array:
+_MOST = 2**62
+
+
+def _sort_key(values: pa.Array) -> Any:
+    """Return whole numbers in the order of the values; null comes first, or where 0 is."""
+    if not pa.types.is_dictionary(values.type):
+        return values.cast(pa.int64()).fill_null(0).to_numpy()
+    ranks = pc.rank(values.dictionary, tiebreaker="dense").to_numpy().astype(np.int64)
+    codes = values.indices.fill_null(-1).to_numpy()
+    return np.append(ranks, 0)[codes]  # the code -1 finds the last
+
+
+def _take(values: pa.ChunkedArray, order: pa.Array, *, as_text: bool) -> pa.Array:
     if values.null_count == len(values):
         return pa.nulls(len(values), pa.string() if pa.types.is_dictionary(values.type) else values.type)
-    taken = values.chunk(0).take(pa.array(order))
+    taken = values.chunk(0).take(order)
     return taken.cast(pa.string()) if as_text else taken
 
 
