@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import hallwatch
+from hallwatch.cli import COMMANDS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
@@ -133,6 +134,22 @@ def test_no_file_names_a_registry_host_or_a_path_of_someones_machine() -> None:
             if REGISTRY_HOST.search(line) or MACHINE_PATH.search(line):
                 found.append(f"{path.relative_to(CHECKOUT)}:{number}")
     assert found == []
+
+
+PAGES = [path for path in tracked_files() if path.suffix == ".md"]
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*\w\.(?:py|md|sql|yaml|toml|txt))`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_what_a_page_links_to_or_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = [page.parent / link for link in LINK.findall(text) if "://" not in link]
+    files = [CHECKOUT / name for name in NAMED_FILE.findall(text)]
+    assert [str(path) for path in (*links, *files) if not path.exists()] == []
+    targets = re.findall(r"^\.PHONY: (\S+)", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z]+)", text)) <= set(targets)
+    assert set(re.findall(r"`hallwatch ([a-z-]+)", text)) <= set(COMMANDS)
 
 
 @pytest.mark.parametrize(
