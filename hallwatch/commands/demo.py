@@ -44,6 +44,8 @@ SELECT rack, count(*) AS gpus, round(sum(power_watts) / 1000, 1) AS kilowatts,
        max(temperature_celsius) AS hottest_celsius, min(temperature_margin_celsius) AS least_margin_celsius
 FROM fleet_now GROUP BY rack ORDER BY rack"""
 
+HOTTEST = "SELECT host, max(temperature_celsius) FROM fleet_now GROUP BY host"
+
 
 @click.command()
 @FOLDER
@@ -100,7 +102,7 @@ def up(folder: Path, hosts: int, seed: int, config_path: Path | None, quiet: boo
         config = hall.start() if hall is not None else _start(parts, config_path)
         say(
             console,
-            f"Running. From another terminal: {called()} sql --config {config_path} 'FROM fleet_now'",
+            f"Running. From another terminal: {called()} sql --config {config_path} '{HOTTEST}'",
         )
         say(console, "Ctrl-C ends it.")
         with watch_alerts(config, clock) as alerts:
@@ -154,7 +156,7 @@ def _report(console: Console, verdict: Verdict, config: Config, config_path: Pat
     say(
         console,
         f"\nTry next:\n"
-        f"  {command} sql --config {config_path} 'SELECT ts, rule, entity FROM alerts ORDER BY ts'\n"
+        f"  {command} sql --config {config_path} 'SELECT rule, host, entity FROM alerts'\n"
         f"  {command} alerts --config {config_path}\n"
         f"  {command} verify-log --config {config_path}\n"
         f"  make up          the same hall, until Ctrl-C",
@@ -162,7 +164,7 @@ def _report(console: Console, verdict: Verdict, config: Config, config_path: Pat
 
 
 def _verdict_table(verdict: Verdict) -> Table:
-    table = Table("injected", "on", "raised", "after it showed", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("injected", "on", "raised", "after", box=SIMPLE_HEAD, pad_edge=False)
     for label, found in verdict.faults:
         delay = f"{(found.at_us - label['shown_us']) / 1e6:.1f} s" if found else "-"
         rule = shown(found.rule) if found else shown("MISSED", "red")

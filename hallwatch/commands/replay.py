@@ -90,4 +90,7 @@ def _report(console: Console, played: Played) -> None:
     for alert in played.alerts:
         seconds = (alert.at_us - played.start_us) / 1e6
         say(console, f"{seconds:6.1f} s  ALERT  {alert.severity:8}  {alert.rule}: {alert.summary}")
-    say(console, f"\nAsk it: {called()} sql --config {played.config_path} 'FROM fleet_now'")
+    say(
+        console,
+        f"\nAsk it: {called()} sql --config {played.config_path} 'SELECT host, count(*) FROM gpu_samples GROUP BY host'",
+    )

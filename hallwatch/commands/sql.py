@@ -36,10 +36,11 @@ def sql(query: str | None, config_path: Path, lake_path: Path | None, output_for
     """Ask the lake a question in DuckDB's SQL; without QUERY, the question is read from standard input.
 
     \b
-    hallwatch sql 'FROM fleet_now ORDER BY temperature_margin_celsius LIMIT 8'
-    hallwatch sql 'FROM alerts'
     hallwatch sql 'SHOW TABLES'           which views there are
-    hallwatch sql 'DESCRIBE gpu_samples'  and their columns
+    hallwatch sql 'DESCRIBE fleet_now'    and their columns
+    hallwatch sql 'SELECT rule, host, entity FROM alerts'
+    hallwatch sql "SELECT source, state, last_error FROM collector_status
+                   QUALIFY row_number() OVER (PARTITION BY source ORDER BY ts DESC) = 1"
 
     A running system is not disturbed. Nothing can be written.
     """  # noqa: D301 - the command line library wants the character itself
