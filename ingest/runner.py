@@ -18,7 +18,7 @@ from contract.config import Config
 from contract.errors import ConfigError
 from contract.log import Log
 from contract.metrics import Metrics
-from ingest.collector import Context
+from ingest.collector import CollectorConfig, Context, Registration
 from ingest.registry import read_table
 from ingest.source import Source, SourceMetrics, source_name
 from ingest.spool import Outlet
@@ -123,17 +123,27 @@ def build_runner(
     counters = SourceMetrics(metrics)
     epoch = secrets.token_hex(8)
     context = Context(hall=config.hall, clock=clock)
-    sources: dict[str, Source] = {}
+    sources = [
+        Source(settings, registration.build(settings, context), outlet, config.hall, epoch, clock, counters)
+        for registration, settings in read_tables(config).values()
+    ]
+    if not sources:
+        raise ConfigError(
+            "missing", "there is nothing to collect: write a table [[ingest.collectors]] per device"
+        )
+    return Runner(sources, outlet, clock=clock, metrics=metrics, metrics_port=config.ingest.metrics_port)
+
+
+def read_tables(config: Config) -> dict[str, tuple[Registration, CollectorConfig]]:
+    """Return the collectors that a configuration describes, by the name of their source; raise ConfigError."""
+    found: dict[str, tuple[Registration, CollectorConfig]] = {}
     for where, table in _tables(config):
         registration, settings = read_table(table, where)
         name = source_name(settings, config.hall)
-        if name in sources:
+        if name in found:
             raise ConfigError("invalid", f"{where}: {name} is there already; give it another `instance`")
-        collector = registration.build(settings, context)
-        sources[name] = Source(settings, collector, outlet, config.hall, epoch, clock, counters)
-    return Runner(
-        list(sources.values()), outlet, clock=clock, metrics=metrics, metrics_port=config.ingest.metrics_port
-    )
+        found[name] = registration, settings
+    return found
 
 
 def _tables(config: Config) -> Iterable[tuple[str, dict[str, object]]]:

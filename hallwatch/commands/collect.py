@@ -41,8 +41,9 @@ def collect(config_path: Path, once: bool, target: str) -> None:
     """Run the collectors of a configuration.
 
     Each reads its device on its own schedule; one that is slow or dead delays no other. What each is doing is in
-    the stream collector_status.
+    the stream collector_status. A device that another process collects already is refused.
     """
+    from ingest.claims import claim_sources
     from ingest.runner import build_runner
     from ingest.spool import DirectOutlet, StdoutOutlet
 
@@ -57,7 +58,8 @@ def collect(config_path: Path, once: bool, target: str) -> None:
     try:
         bus.ensure_topics(STREAMS.values())
         runner = build_runner(config, DirectOutlet(bus), clock=clock)
-        _run(runner, stop, once=once)
+        with claim_sources(config.bus.path / "sources", [source.name for source in runner.sources]):
+            _run(runner, stop, once=once)
     finally:
         bus.close()
 
@@ -78,14 +80,11 @@ def check_config(config_path: Path) -> None:
     """
     from alerts.notify import build_notifiers
     from alerts.ruleset import check_rules
-    from ingest.registry import read_table
+    from ingest.runner import read_tables
     from ingest.topology.hallfile import read_hall_file
 
     config = load_config(config_path)
-    collectors = [
-        read_table(table, f"{config_path}: [[ingest.collectors]] number {number}")[1]
-        for number, table in enumerate(config.ingest.collectors, 1)
-    ]
+    collectors = [settings for _, settings in read_tables(config).values()]
     notifiers = [one.config for one in build_notifiers(config.engine.notifiers)]
     check_rules(config.engine.rules)
     if config.hall.inventory is not None:

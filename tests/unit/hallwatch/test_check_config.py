@@ -61,6 +61,10 @@ def test_a_secret_is_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ('inventory = "map.yaml"\n', "map.yaml:1: hall: 'hall-2', but the configuration says 'hall-1'"),
         ('[engine]\nrules = ["none.yaml"]\n', "none.yaml"),
         ('[[ingest.collectors]]\ncollector = "gpu-dcgn"\n', "number 1: there is no collector 'gpu-dcgn'"),
+        (
+            2 * '[[ingest.collectors]]\ncollector = "gpu-dcgm"\nhost = "h"\nurl = "http://h/"\n',
+            "number 2: gpu-dcgm@h",
+        ),
         ('[[engine.notifiers]]\nnotifier = "pigeon"\n', "number 1: notifier 'pigeon'"),
     ],
 )

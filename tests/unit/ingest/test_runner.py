@@ -383,6 +383,8 @@ def test_a_wrong_or_repeated_table_is_named_by_its_number():
         build_runner(config(DCGM, DCGM), FakeOutlet())
     with pytest.raises(ConfigError, match=r"\[\[ingest\.collectors\]\] number 1: there is no collector 'x'"):
         build_runner(config({"collector": "x"}), FakeOutlet())
+    with pytest.raises(ConfigError, match="nothing to collect"):
+        build_runner(config(), FakeOutlet())
 
 
 def test_a_source_without_a_host_is_of_the_hall():
