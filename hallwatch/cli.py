@@ -100,12 +100,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except OSError as error:
-        if error.filename is None and error.errno not in _NO_ROOM:
+        where = error.filename or _MENDABLE.get(error.errno or 0)
+        if where is None:
             raise
-        _fail(f"{error.filename or 'the output'}: {error.strerror}")
+        _fail(f"{where}: {error.strerror}")
 
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_MENDABLE = {
+    errno.ENOSPC: "the output",
+    errno.EDQUOT: "the output",
+    errno.EFBIG: "the output",
+    errno.EMFILE: "this process may open more after `ulimit -n 4096`",
+    errno.ENFILE: "this machine",
+}
+"""What errors are about that name no file."""
 
 
 def _fail(message: str) -> NoReturn:

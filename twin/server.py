@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -144,9 +145,10 @@ def _reserve(held: socket.socket, port: int) -> socket.socket:
             probe.bind((_LOOPBACK, port))
         held.bind((_LOOPBACK, port))
     except OSError as error:
-        raise ConfigError(
-            "in_use", f"port {port} for an exporter of the twin is taken; choose others with --base-port"
-        ) from error
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        words = f"port {port} for an exporter of the twin: {error.strerror}; choose others with --base-port"
+        raise ConfigError("in_use", words) from error
     return held
 
 

@@ -95,6 +95,18 @@ def test_a_full_disk_behind_the_output_is_one_message() -> None:
     assert done.stderr == "hallwatch: the output: No space left on device\n"
 
 
+def test_too_many_open_files_are_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_out(**_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(cli, "main", run_out)
+    with pytest.raises(SystemExit):
+        main(["rules"])
+    assert "ulimit -n" in capsys.readouterr().err
+
+
 def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(**_: object) -> None:
         raise OSError(errno.EBADF, "Bad file descriptor")

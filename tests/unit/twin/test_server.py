@@ -90,7 +90,7 @@ def test_a_base_port_is_the_address_of_the_first_host(client):
 def test_a_port_in_use_is_an_error_at_the_start():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         exporters = Exporters(1, lambda _host: b"", base_port=taken.getsockname()[1])
-        with pytest.raises(ConfigError, match="taken") as caught:
+        with pytest.raises(ConfigError, match="Address already in use; choose others") as caught:
             exporters.__enter__()
     assert caught.value.reason == "in_use"
 
