@@ -30,7 +30,11 @@ TABLE_ROWS = 1_000
 WIDEST = 4_000
 """Columns of a table that no terminal shows: one line per row, for `less -S`, `grep` and files."""
 
+NARROWEST_COLUMN = 10
+"""A column that is narrower on the average can hardly be read."""
+
 _BATCH_ROWS = 10_000
+_CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], "�")
 
 
 def print_answer(answer: duckdb.DuckDBPyRelation, output_format: str, output: BinaryIO) -> None:
@@ -44,7 +48,7 @@ def print_answer(answer: duckdb.DuckDBPyRelation, output_format: str, output: Bi
 
 def _print_table(answer: duckdb.DuckDBPyRelation, output: BinaryIO) -> None:
     rows = answer.limit(TABLE_ROWS + 1).fetchall()
-    table = Table(*answer.columns, box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(*map(_shown, answer.columns), box=SIMPLE_HEAD, pad_edge=False)
     numeric = [str(kind) not in ("VARCHAR", "TIMESTAMP", "DATE", "BOOLEAN") for kind in answer.types]
     for column, right in zip(table.columns, numeric, strict=True):
         column.justify = "right" if right else "left"
@@ -53,8 +57,10 @@ def _print_table(answer: duckdb.DuckDBPyRelation, output: BinaryIO) -> None:
         table.add_row(*(_cell(value) for value in row))
     text = io.TextIOWrapper(output, encoding="utf-8", write_through=True)
     console = Console(file=text)
-    console.width = os.get_terminal_size(output.fileno()).columns if console.is_terminal else WIDEST
-    console.print(table)
+    screen = os.get_terminal_size(output.fileno()).columns if console.is_terminal else WIDEST
+    # Where columns would shrink to nothing, lines run on and the terminal wraps them.
+    console.width = screen if screen >= NARROWEST_COLUMN * len(table.columns) else WIDEST
+    console.print(table, soft_wrap=console.width > screen)
     if len(rows) > TABLE_ROWS:
         console.print(f"Only the first {TABLE_ROWS} rows; --format csv gives all.")
     else:
@@ -69,7 +75,12 @@ def _cell(value: Any) -> Text:
         return Text(f"{value:.10g}")
     if isinstance(value, datetime):
         return Text(value.isoformat(sep=" ", timespec="milliseconds"))
-    return Text(value.hex() if isinstance(value, bytes) else str(value))
+    return Text(_shown(value.hex() if isinstance(value, bytes) else str(value)))
+
+
+def _shown(text: str) -> str:
+    """Return a text without what a terminal would obey, and cut where nobody reads on."""
+    return text[:WIDEST].translate(_CONTROLS) + "…" * (len(text) > WIDEST)
 
 
 def _print_csv(reader: pa.RecordBatchReader, output: BinaryIO) -> None:

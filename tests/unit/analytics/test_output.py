@@ -125,3 +125,31 @@ def test_a_large_answer_is_streamed(connection, output_format):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8_000_000
+
+
+def on_a_terminal(connection, query, columns):
+    """Return what a terminal of so many columns is given."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(theirs, "wb") as output:
+        print_answer(connection.sql(query), "table", output)
+        output.flush()
+        shown = os.read(ours, 65_536).decode()
+    os.close(ours)
+    return shown
+
+
+def test_more_columns_than_a_terminal_can_show_run_on_instead_of_vanishing(connection):
+    columns = ", ".join(f"'value-{n}' AS column_{n}" for n in range(25))
+    shown = on_a_terminal(connection, f"SELECT {columns}", 80)
+    assert all(f"value-{n}" in shown and f"column_{n}" in shown for n in range(25))
+
+
+def test_a_table_shows_nothing_that_a_terminal_would_obey(connection):
+    shown = printed(connection, "SELECT chr(27) || '[2J' || chr(7) AS \"a\u001bb\"", "table").decode()
+    assert "�[2J�" in shown
+    assert not {"\x1b", "\x07"} & set(shown)
+
+
+def test_a_text_without_end_is_cut_in_a_table(connection):
+    assert len(printed(connection, "SELECT repeat('x', 1_000_000) AS x", "table")) < 50_000
