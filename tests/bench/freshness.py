@@ -36,6 +36,7 @@ from contract.streams.gpu import GPU_SAMPLES
 HOSTS, SECONDS = 2_500, 30
 BATCHES_PER_SECOND = 20
 ASK_SECONDS = 0.5
+PATIENCE_SECONDS = 120.0
 GIB = 2**30
 
 
@@ -80,23 +81,29 @@ def run_sink(folder: Path) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-def observe(folder: Path, seconds: float) -> tuple[list[float], int]:
-    """Ask for new events until `seconds` have passed; return each one's age when it was first seen."""
+def observe(folder: Path, events: int) -> list[float]:
+    """Ask for new events until all were seen or patience ends; return each one's age when it was first seen."""
     ages: list[float] = []
-    seen_us, until = 0, time.monotonic() + seconds
+    seen: set[int] = set()
+    newest_us, patience = 0, time.monotonic() + PATIENCE_SECONDS
     with connect(folder / "lake") as lake:
-        while time.monotonic() < until:
-            new = lake.arrow(
-                "SELECT epoch_us(ts) AS ts_us, epoch_us(_received) AS received_us FROM gpu_samples "
-                "WHERE gpu_index = 0 AND _received > make_timestamp($seen)",
-                {"seen": seen_us},
+        while len(ages) < events and time.monotonic() < patience:
+            # The bus stamps a batch with one time, and a commit may cut it: look some seconds back.
+            found = lake.arrow(
+                "SELECT _partition * (1::BIGINT << 40) + _offset AS place, epoch_us(ts) AS ts_us, "
+                "epoch_us(_received) AS received_us FROM gpu_samples "
+                "WHERE gpu_index = 0 AND _received > make_timestamp($since)",
+                {"since": max(0, newest_us - 5_000_000)},
             )
             now_us = time.time_ns() // 1000
-            if new.num_rows:
-                seen_us = int(new.column("received_us").to_numpy().max())
-                ages += ((now_us - new.column("ts_us").to_numpy()) / 1e6).tolist()
+            for place, ts_us in zip(found["place"].to_pylist(), found["ts_us"].to_pylist(), strict=True):
+                if place not in seen:
+                    seen.add(place)
+                    ages.append((now_us - ts_us) / 1e6)
+            if found.num_rows:
+                newest_us = max(newest_us, int(found["received_us"].to_numpy().max()))
             time.sleep(ASK_SECONDS)
-    return ages, seen_us
+    return ages
 
 
 def measure(hosts: int = HOSTS, seconds: int = SECONDS) -> list[BenchRow]:
@@ -110,7 +117,7 @@ def measure(hosts: int = HOSTS, seconds: int = SECONDS) -> list[BenchRow]:
         sink = _start("sink", folder)
         producer = _start("produce", folder, str(hosts), str(seconds))
         try:
-            ages, _ = observe(folder, seconds + 15)
+            ages = observe(folder, hosts * seconds)
         finally:
             producer.wait()
             sink.terminate()
