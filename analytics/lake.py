@@ -63,12 +63,20 @@ class Lake:
     """A folder of Delta tables, one per stream.
 
     `marks_kept_hours` is how long a silent source's sequences are remembered: longer than bus and spool together
-    keep an event, or a late resend would be stored twice.
+    keep an event, or a late resend would be stored twice. They are snapshotted every `snapshot_seconds`.
     """
 
-    def __init__(self, path: Path, *, marks_kept_hours: float = 168.0, reached: Reached = nothing) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        marks_kept_hours: float = 168.0,
+        snapshot_seconds: float = 600.0,
+        reached: Reached = nothing,
+    ) -> None:
         self.path = path.resolve()
         self.marks_kept_hours = marks_kept_hours
+        self.snapshot_seconds = snapshot_seconds
         self.reached = reached
 
     def table(self, stream: Stream) -> LakeTable | None:

@@ -35,7 +35,6 @@ POLL_MESSAGES = 5_000
 FLUSH_BYTES = 134_217_728
 """A stream's rows are committed when they take so much memory, however few they are."""
 
-SNAPSHOT_SECONDS = 600.0
 LOG_CLEANING_SECONDS = 3600.0
 LAG_SECONDS = 10.0
 
@@ -85,6 +84,7 @@ class Sink:
         streams: Iterable[Stream] = tuple(STREAMS.values()),
     ) -> None:
         self._section = section
+        self._snapshot_seconds = lake.snapshot_seconds
         self._bus = bus
         self._clock = clock
         self._metrics = SinkMetrics(metrics or Metrics())
@@ -209,7 +209,7 @@ class Sink:
         self._show_position(lane)
         if now >= lane.snapshot_at:
             self._snapshot(lane)
-            lane.snapshot_at = now + SNAPSHOT_SECONDS
+            lane.snapshot_at = now + self._snapshot_seconds
 
     def _snapshot(self, lane: _Lane) -> None:
         now = self._clock.monotonic()
@@ -241,7 +241,7 @@ class Sink:
             self._consumer.seek(at, positions[at.partition])
         self._consumer.resume(mine)
         lane.retry_at = None
-        lane.snapshot_at = min(lane.snapshot_at, self._clock.monotonic() + SNAPSHOT_SECONDS)
+        lane.snapshot_at = min(lane.snapshot_at, self._clock.monotonic() + self._snapshot_seconds)
 
     def _fail(self, lane: _Lane, error: StoreError | TransportError) -> None:
         """Empty a stream that cannot go on, stop its partitions, and come back later."""

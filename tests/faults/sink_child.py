@@ -6,7 +6,6 @@ import sys
 import time
 from pathlib import Path
 
-from analytics import sink as sink_module
 from analytics.lake import Lake
 from analytics.sink import Sink
 from contract.bus.local import LocalBus
@@ -34,10 +33,9 @@ class Killer:
 
 def open_sink(folder: Path, killer: Killer) -> Sink:
     """Open a sink whose files hold some dozens of rows, and which snapshots its marks all the time."""
-    sink_module.SNAPSHOT_SECONDS = 0.0
     section = LakeSection(path=folder / "lake", flush_seconds=0.05, sparse_flush_seconds=0.05, flush_rows=80)
     bus = LocalBus(folder / "bus", fsync=False)
-    lake = Lake(section.path, reached=killer)
+    lake = Lake(section.path, snapshot_seconds=0.0, reached=killer)
     return Sink(section, bus, lake, synthetic=False, metrics=Metrics(), streams=STREAMS)
 
 

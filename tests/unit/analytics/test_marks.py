@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 
-from analytics import sink
 from analytics.lake import Lake
 from analytics.marks import load_marks, newest_snapshot, write_snapshot
 from analytics.testing import SinkRig
@@ -122,7 +121,7 @@ def test_the_sink_snapshots_every_ten_minutes(rig):
     for sequence in range(3):
         rig.send(sequence)
         running.step()
-        rig.clock.advance(sink.SNAPSHOT_SECONDS / 2 + 1)
+        rig.clock.advance(Lake(rig.path).snapshot_seconds / 2 + 1)
         running.step()
     assert newest_snapshot(rig.path / "gpu_samples") == 2
 
