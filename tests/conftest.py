@@ -1,11 +1,18 @@
-"""Settings of every test: the folder of real captures, Hypothesis profiles, runs in which nothing may skip."""
+"""Settings of every test: real captures, a real broker, Hypothesis profiles, runs in which nothing may skip."""
+
+from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.suites.broker import Broker
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 NO_SKIP = os.environ.get("HALLWATCH_NO_SKIP") == "1"
@@ -25,11 +32,38 @@ def vectors() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Return a running Kafka broker that all tests share: name topics uniquely, and leave it running."""
+    with start_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Return what starts a broker of the test's own, to be killed, frozen or set up differently."""
+    with ExitStack() as running:
+        yield lambda name="kafka", **options: running.enter_context(start_broker(tmp_path / name, **options))
+
+
+def start_broker(folder: Path, **options: Any) -> Broker:
+    """Start a broker, or skip with the reason where this machine cannot."""
+    from tests.suites.broker import Broker, BrokerMissingError
+
+    try:
+        return Broker(folder, **options).start()
+    except BrokerMissingError as error:
+        pytest.skip(str(error))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail a test that skips where nothing may skip."""
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that skips where nothing may skip; show the broker's log where one fails."""
     report = yield
     refuse_skip(report)
+    broker = getattr(item, "funcargs", {}).get("kafka_broker")
+    if report.failed and broker is not None:
+        report.sections.append(("broker log", broker.log_tail()))
     return report
 
 
