@@ -2,9 +2,11 @@
 Imports only contract.stream."""
 
 from contract.stream import Stream
-from contract.streams import alerts, gpu, self, topology
+from contract.streams import alerts, fabric, gpu, self, topology
 
-STREAMS: dict[str, Stream] = {s.name: s for family in (gpu, topology, alerts, self) for s in family.STREAMS}
+STREAMS: dict[str, Stream] = {
+    s.name: s for family in (gpu, fabric, topology, alerts, self) for s in family.STREAMS
+}
 """Every stream by name, in the order of the documentation."""
 
 BY_TOPIC: dict[str, Stream] = {s.topic: s for s in STREAMS.values()}

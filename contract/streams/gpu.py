@@ -5,7 +5,7 @@ Names of DCGM fields: NVIDIA DCGM API reference, field identifiers.
 
 from datetime import timedelta
 
-from contract.stream import Column, Stream, bitmask, counter, gauge, state, text
+from contract.stream import Column, Stream, bitmask, counter, gauge, state, text, time
 from contract.streams.envelope import HOST
 
 CLOCK_EVENT_BITS = {
@@ -231,6 +231,41 @@ GPU_SWITCHES = Stream(
     ],
 )
 
+EVENT_CLASSES = (
+    "application",
+    "hardware",
+    "link",
+    "driver",
+    "security",
+    "facility",
+    "information",
+    "follower",
+    "legacy",
+    "unknown",
+)
+"""Whose trouble it is: the program's, the device's, an NVLink's, the software's beneath, the owner's of the secrets,
+the hall's (heat, power); or nobody's: it only tells, only follows another code, or belongs to older products."""
+
+EVENT_ACTIONS = (
+    "none",
+    "restart_application",
+    "restart_vm",
+    "restart_fabric_manager",
+    "drain_p2p",
+    "drain_and_reset",
+    "reset_gpu",
+    "reset_fabric",
+    "restart_host",
+    "check_cooling",
+    "check_power",
+    "check_mechanicals",
+    "update_software",
+    "follow_recovery_action",
+    "contact_support",
+    "unknown",
+)
+"""What the maker asks for at once."""
+
 GPU_EVENTS = Stream(
     name="gpu_events",
     family="gpu",
@@ -239,12 +274,13 @@ GPU_EVENTS = Stream(
     partitions=6,
     interval=None,
     rows_per_second=5,
-    doc="One row per thing that happened to a GPU or NVSwitch: an Xid, an SXid, lost, reset.",
+    doc="One row per thing that happened to a GPU, another accelerator or an NVSwitch, repeats gathered: an Xid, an "
+    "SXid, lost, reset.",
     sort_by=("host", "ts"),
     sparse=True,
     columns=[
         *HOST,
-        state("event", ("xid", "sxid", "lost", "reset"), "What happened.", required=True),
+        state("event", ("xid", "sxid", "lost", "reset", "device_error"), "What happened.", required=True),
         text("gpu_uuid", "The GPU; null where the evidence names none.", max_length=96),
         gauge("gpu_index", "int16", "Index of that GPU on its host."),
         text("pci_bus_id", "PCI domain, bus, device and function.", max_length=32),
@@ -253,14 +289,36 @@ GPU_EVENTS = Stream(
         gauge("code", "int32", "Xid or SXid code.", valid=(0, 100_000)),
         state(
             "evidence",
-            ("kernel_log", "window_count", "last_code"),
-            "A last code hides repeats and earlier codes: it says at least this, never only this.",
+            ("kernel_log", "daemon_log", "window_count", "last_code"),
+            "A last code hides repeats and earlier codes: it says at least this, never only this. A daemon's log is "
+            "the word of a user-space program.",
             required=True,
         ),
         gauge(
             "occurrences", "int32", "How many the evidence shows at once; at least 1.", valid=(1, 1_000_000)
         ),
         text("detail", "What the source said."),
+        text("name", "What the code, or the error of another maker, is called.", max_length=255),
+        state(
+            "severity",
+            ("fatal", "nonfatal", "info", "unknown"),
+            "Fatal: the device needs a reset, a restart or a repair. The kernel's own word where it says one.",
+        ),
+        state("class", EVENT_CLASSES, "Whose trouble it is."),
+        state("action", EVENT_ACTIONS, "What the maker asks for at once."),
+        text("unit", "The part of the device: `GPC 1 TPC 3`, an NVLink unit, a memory block.", max_length=64),
+        gauge("subcode", "int16", "Decoded subcode of an NVLink 5 error.", valid=(0, 127)),
+        text("reason", "Decoded reason: of a link that went down, of a register's bit.", max_length=255),
+        gauge(
+            "caused_by_code",
+            "int32",
+            "Code of the Xid that the driver names as the cause.",
+            valid=(0, 100_000),
+        ),
+        gauge("pid", "int64", "Process that used the GPU, where one is named.", valid=(0, 2**32)),
+        text("process", "Name of that process.", max_length=64),
+        time("first_ts", "When the first of these occurrences was; null where there is one."),
+        text("driver_version", "Version of the kernel driver, where it is known.", max_length=64),
     ],
 )
 
