@@ -1,0 +1,271 @@
+"""A log file is read once, line by line, whatever happens to it and to its reader."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from contract.errors import CollectError
+from contract.testing import FakeClock
+from ingest.kernel.follow.file import CHUNK_BYTES, FileFollower
+from ingest.kernel.formats import MAX_LINE
+
+
+def follower(path: Path, *, from_end: bool = False) -> FileFollower:
+    return FileFollower(path, from_end=from_end, clock=FakeClock())
+
+
+def texts(follower: FileFollower, most: int = 1_000) -> list[str]:
+    return [line.text for line in follower.read(most)]
+
+
+def again(before: FileFollower, path: Path) -> FileFollower:
+    """Start another follower from the cursor of one, as a restarted process does."""
+    cursor = json.loads(json.dumps(before.cursor()))
+    before.close()
+    after = follower(path, from_end=True)
+    after.restore(cursor)
+    return after
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as log:
+        log.write(text)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "kern.log"
+    path.write_text("a\nb\n")
+    return path
+
+
+def test_a_first_start_reads_all_or_only_what_is_new(log: Path) -> None:
+    whole, new = follower(log), follower(log, from_end=True)
+    assert (texts(whole), texts(new)) == (["a", "b"], [])
+    append(log, "c\n")
+    assert (texts(whole), texts(new)) == (["c"], ["c"])
+    assert (texts(whole), texts(new)) == ([], [])
+
+
+def test_a_line_is_read_when_it_is_whole(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    append(log, "half")
+    assert texts(reader) == []
+    reader = again(reader, log)
+    assert texts(reader) == []
+    append(log, " and half\n")
+    assert texts(reader) == ["half and half"]
+
+
+def test_from_the_end_a_line_that_is_being_written_is_passed_over(log: Path) -> None:
+    append(log, "old and ")
+    reader = follower(log, from_end=True)
+    assert texts(reader) == []
+    reader = again(reader, log)
+    append(log, "new\nc\n")
+    assert texts(reader) == ["c"]
+
+
+def test_at_most_so_many_lines_are_read_at_once(log: Path) -> None:
+    log.write_text("".join(f"{number}\n" for number in range(10)))
+    reader, seen = follower(log), []
+    for _ in range(4):
+        seen.append(texts(reader, 3))
+        reader = again(reader, log)
+    assert seen == [["0", "1", "2"], ["3", "4", "5"], ["6", "7", "8"], ["9"]]
+
+
+def test_a_file_that_is_not_there_yet_is_an_error_and_then_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    reader = follower(path, from_end=True)
+    with pytest.raises(CollectError, match="as soon as it is there") as caught:
+        reader.read(10)
+    assert caught.value.reason == "unreachable"
+    path.write_text("a\n")
+    assert texts(reader) == ["a"]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_says_who_may(log: Path) -> None:
+    log.chmod(0)
+    with pytest.raises(CollectError, match="its group") as caught:
+        follower(log).read(10)
+    assert caught.value.reason == "unreadable"
+
+
+def test_a_folder_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(CollectError) as caught:
+        follower(tmp_path).read(10)
+    assert caught.value.reason == "unreadable"
+
+
+def test_a_renamed_file_is_read_to_its_end_before_the_new_one(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    with log.open("a") as held:
+        log.rename(log.with_name("kern.log.1"))
+        assert texts(reader) == []
+        log.touch()
+        held.write("c\n")
+        held.flush()
+        assert texts(reader) == ["c"]  # its writer has not opened the new one yet
+        held.write("d\nwithout an end")
+    append(log, "e\n")
+    assert texts(reader) == ["d", "without an end", "e"]
+    append(log, "f\n")
+    assert texts(reader) == ["f"]
+    assert not reader.counts()
+
+
+def test_a_file_that_was_copied_and_truncated_is_read_on_from_its_copy(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    append(log, "c\n")
+    (log.with_name("kern.log.1")).write_bytes(log.read_bytes())
+    log.write_text("d\n")
+    assert texts(reader) == ["c", "d"]
+    assert not reader.counts()
+
+
+def test_a_truncated_file_that_has_grown_beyond_its_old_size_is_noticed(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    log.write_text("longer than before\nand more\n")
+    assert texts(reader) == ["longer than before", "and more"]
+    assert reader.counts() == {"log_replaced": 1}
+    assert not reader.counts()
+
+
+def test_the_hole_that_a_writer_leaves_after_a_truncation_is_passed_over(log: Path) -> None:
+    with log.open("r+b") as writer:
+        writer.seek(0, os.SEEK_END)
+        reader = follower(log)
+        texts(reader)
+        os.truncate(log, 0)
+        writer.write(b"c\n")
+        writer.flush()
+        assert log.read_bytes().startswith(b"\0\0")
+        assert texts(reader) == ["c"]
+        os.truncate(log, 3 * CHUNK_BYTES)
+        assert texts(reader) == []
+        writer.seek(0, os.SEEK_END)
+        writer.write(b"d\n")
+        writer.flush()
+        assert texts(reader) == ["d"]
+
+
+@pytest.mark.parametrize("names", [["kern.log.2", "kern.log.1"], ["kern.log-20260131", "kern.log-20260201"]])
+def test_what_was_rotated_while_nobody_read_is_read_first(log: Path, names: list[str]) -> None:
+    reader = follower(log)
+    texts(reader)
+    append(log, "c\n")
+    log.rename(log.with_name(names[0]))
+    log.write_text("d\n")
+    log.rename(log.with_name(names[1]))
+    log.write_text("e\n")
+    log.with_name("kern.log.3.gz").write_bytes(b"\x1f\x8b")
+    log.with_name("kern.logs.1").write_text("another log\n")
+    reader = again(reader, log)
+    assert texts(reader, 1) == ["c"]
+    reader = again(reader, log)
+    assert texts(reader, 1) == ["d"]
+    reader = again(reader, log)
+    assert texts(reader) == ["e"]
+    assert not reader.counts()
+
+
+def test_where_the_rest_of_a_log_is_gone_it_says_so_and_reads_what_came_after(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    log.unlink()
+    log.with_name("kern.log.2").write_text("older\n")
+    os.utime(log.with_name("kern.log.2"), ns=(0, 0))
+    log.with_name("kern.log.1").write_text("c\n")
+    log.write_text("d\n")
+    reader = again(reader, log)
+    assert texts(reader) == ["c", "d"]
+    assert reader.counts() == {"log_replaced": 1}
+
+
+def test_another_file_with_the_same_inode_is_another_file(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    cursor = dict(reader.cursor())
+    reader.close()
+    other = log.with_name("kern.log.new")
+    other.write_text("x\ny\nz\n")
+    other.replace(log)
+    reader = follower(log)
+    reader.restore(cursor | {"inode": log.stat().st_ino})
+    assert texts(reader) == ["x", "y", "z"]
+
+
+def test_two_files_that_begin_alike_are_told_apart_by_their_inode(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    log.rename(log.with_name("kern.log.1"))
+    append(log.with_name("kern.log.1"), "c\n")
+    log.write_text("a\nb\nd\n")
+    reader = again(reader, log)
+    assert texts(reader) == ["c", "a", "b", "d"]
+
+
+def test_a_link_that_is_switched_to_another_file_is_a_rotation(tmp_path: Path) -> None:
+    link = tmp_path / "current"
+    (tmp_path / "monday").write_text("a\n")
+    link.symlink_to(tmp_path / "monday")
+    reader = follower(link)
+    assert texts(reader) == ["a"]
+    append(tmp_path / "monday", "b\n")
+    (tmp_path / "tuesday").write_text("c\n")
+    link.unlink()
+    link.symlink_to(tmp_path / "tuesday")
+    assert texts(reader) == ["b", "c"]
+
+
+def test_of_a_line_without_end_the_beginning_is_read_once(log: Path) -> None:
+    log.write_text("x" * (3 * CHUNK_BYTES) + "\nb\n" + "y" * (MAX_LINE + 1) + "\n")
+    reader = follower(log)
+    assert texts(reader) == ["x" * MAX_LINE, "b", "y" * MAX_LINE]
+    assert reader.counts() == {"line_too_long": 2}
+
+
+def test_a_name_that_is_missing_between_two_files_is_no_error(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    log.rename(log.with_name("kern.log.1"))
+    assert texts(reader) == []
+    reader = again(reader, log)
+    append(log.with_name("kern.log.1"), "c\n")
+    assert texts(reader) == ["c"]
+    log.write_text("d\n")
+    assert texts(reader) == ["d"]
+
+
+def test_a_date_without_a_zone_is_of_the_zone_of_the_log(log: Path) -> None:
+    log.write_text("Jun  1 02:00:00 host1 kernel: a\n")
+    clock = FakeClock()
+    reader = FileFollower(log, from_end=False, clock=clock, zone=ZoneInfo("Europe/Berlin"))
+    (line,) = reader.read(1)
+    assert line.ts_us == clock.now_us()
+
+
+def test_a_file_of_journal_entries_is_read_as_such(log: Path) -> None:
+    entry = {"MESSAGE": "a", "_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "__REALTIME_TIMESTAMP": "7"}
+    log.write_text(json.dumps(entry) + "\n{broken\n")
+    reader = follower(log)
+    (line,) = reader.read(10)
+    assert (line.text, line.facility, line.ts_us) == ("a", 0, 7)
+    assert reader.counts() == {"entry_unreadable": 1}
+
+
+@pytest.mark.parametrize("cursor", [{"offset": 1}, {"inode": "x"}])
+def test_what_is_no_place_in_a_file_is_refused(log: Path, cursor: dict[str, object]) -> None:
+    with pytest.raises((KeyError, ValueError)):
+        follower(log).restore(cursor)
