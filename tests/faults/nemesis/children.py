@@ -1,0 +1,196 @@
+"""The processes of the system under test: one function per role, and what can be taken away from each.
+
+They are forked from a server that has imported everything, so that a kill costs no seconds of imports. A process is
+told what to do through a pipe and ends when the other end is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import alerts.courier
+import alerts.engine
+import alerts.journal
+import analytics.sink
+import ingest.source
+import ingest.spool
+from alerts.engine import Engine, EngineOptions
+from alerts.evaluator import streams_of
+from alerts.notifier import build_notifiers
+from alerts.testing import rule_text, rules_of
+from analytics.lake import Lake
+from analytics.sink import Sink
+from contract.bus import Bus
+from contract.bus.local import LocalBus
+from contract.clock import Clock
+from contract.config import HallSection, LakeSection
+from contract.log import set_up_logging
+from contract.metrics import Metrics
+from contract.streams.alerts import ALERTS, NOTIFICATIONS
+from contract.streams.gpu import GPU_EVENTS, GPU_SAMPLES
+from contract.streams.self import COLLECTOR_STATUS, DEAD_LETTERS
+from ingest.collector import CollectorConfig
+from ingest.runner import Runner
+from ingest.source import Source, SourceMetrics, source_name
+from ingest.spool import DirectOutlet, Outlet, SpoolOutlet
+from tests.faults.nemesis.mutations import MUTATIONS
+from tests.faults.nemesis.stamp import StampCollector
+from tests.faults.nemesis.steps import SkewedClock, SteppedBus, SteppedOutlet, Steps
+
+HALL = HallSection(name="nemesis")
+STREAMS = (GPU_SAMPLES, GPU_EVENTS, COLLECTOR_STATUS, ALERTS, NOTIFICATIONS, DEAD_LETTERS)
+RULES = rules_of(
+    rule_text(),
+    rule_text(rule="xid", kind="event_count", on="gpu_events", when="code = 79", expires="2s"),
+)
+"""What `hot` says follows from the rows alone; when `xid` expires is for the engine's clock to say."""
+
+JUDGED = streams_of(RULES)
+HOSTS = {"direct": ("d0", "d1"), "spool": ("s0", "s1")}
+INTERVAL_SECONDS = 0.05
+DRAIN_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where a system lives, and what all its processes must know."""
+
+    folder: Path
+    seed: int
+    bus: str
+    receiver_url: str
+    servers: str = ""
+    """Addresses of a broker."""
+    mutation: str = ""
+    """Name of the guard that is taken away."""
+
+
+def open_bus(site: Site, clock: Clock) -> Bus:
+    return LocalBus(site.folder / "bus", clock=clock)
+
+
+def config_of(host: str) -> CollectorConfig:
+    return CollectorConfig(collector="stamp", host=host, interval_seconds=INTERVAL_SECONDS)
+
+
+def cursor_name(host: str) -> str:
+    return source_name(config_of(host), HALL)
+
+
+def direct(site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event) -> None:
+    """Collect, straight onto the bus of this machine."""
+    with closing(LocalBus(site.folder / "bus", clock=clock)) as bus:
+        collect(site, "direct", DirectOutlet(bus), steps, clock, stop)
+
+
+def spool(site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event) -> None:
+    """Collect through a spool; end when it is empty."""
+    step_on_trim(steps)
+    with closing(open_bus(site, clock)) as bus:
+        outlet = SpoolOutlet(
+            site.folder / "spool", SteppedBus(bus, steps), clock=clock, ack_timeout_seconds=10
+        )
+        with closing(outlet):
+            collect(site, "spool", outlet, steps, clock, stop)
+            give_up = time.monotonic() + DRAIN_SECONDS
+            while outlet.depth() and time.monotonic() < give_up:
+                time.sleep(0.02)
+
+
+def collect(site: Site, role: str, outlet: Outlet, steps: Steps, clock: Clock, stop: threading.Event) -> None:
+    outlet = SteppedOutlet(outlet, steps)
+    metrics, epoch = Metrics(), secrets.token_hex(8)
+    counters = SourceMetrics(metrics)
+    sources = [
+        Source(config, StampCollector(config, site.seed, steps), outlet, HALL, epoch, clock, counters)
+        for config in map(config_of, HOSTS[role])
+    ]
+    Runner(sources, outlet, clock=clock, metrics=metrics).run(stop)
+
+
+def step_on_trim(steps: Steps) -> None:
+    """Add a step between an acknowledgement and its being remembered."""
+    trim = ingest.spool._Forwarder._trim
+
+    def stepped(self: ingest.spool._Forwarder) -> None:
+        if self.lowest > self._trimmed:
+            steps("trimming")
+        trim(self)
+
+    ingest.spool._Forwarder._trim = stepped  # type: ignore[method-assign]
+
+
+def sink(site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event) -> None:
+    section = LakeSection(path=site.folder / "lake", flush_seconds=0.4, sparse_flush_seconds=0.4)
+    lake = Lake(section.path, snapshot_seconds=1.0, reached=steps)
+    with closing(open_bus(site, clock)) as bus:
+        Sink(section, bus, lake, synthetic=False, clock=clock, metrics=Metrics(), streams=STREAMS).run(stop)
+
+
+def engine(site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event) -> None:
+    notifier = {"notifier": "alertmanager", "url": site.receiver_url, "timeout_seconds": 1}
+    options = EngineOptions(
+        folder=site.folder / "engine", hall=HALL.name, snapshot_batches=10, checkpoint=steps
+    )
+    with closing(open_bus(site, clock)) as bus:
+        Engine(options, bus, RULES, build_notifiers([notifier]), clock=clock).run(stop)
+
+
+ROLES: dict[str, Callable[[Site, Steps, SkewedClock, threading.Event], None]] = {
+    "direct": direct,
+    "spool": spool,
+    "sink": sink,
+    "rival": sink,
+    "engine": engine,
+}
+"""`rival` is a second sink."""
+
+
+def shorten_waits() -> None:
+    """Let nobody wait for as long as a real outage would ask for; and let no batch of the journal be forgotten."""
+    ingest.source.LONGEST_BACK_OFF_SECONDS = 1.0
+    ingest.spool._LONGEST_RETRY_SECONDS = 1.0
+    analytics.sink.LAST_RETRY_SECONDS = 1.0
+    alerts.engine.COMMIT_RETRY_SECONDS = 0.5
+    alerts.courier.FIRST_RETRY_SECONDS = 0.2
+    alerts.courier.LAST_RETRY_SECONDS = 1.0
+    alerts.courier.IDLE_SECONDS = 0.2
+    alerts.journal.KEEP_SNAPSHOTS = 1_000_000
+
+
+def run_role(role: str, site: Site, skew_seconds: float, control: Connection) -> None:
+    """Be one process of the system; returns when told to stop."""
+    log = os.open(site.folder / f"{role}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    set_up_logging(level=logging.INFO)
+    shorten_waits()
+    if site.mutation:
+        MUTATIONS[site.mutation]()
+    steps, clock, stop = Steps(), SkewedClock(skew_seconds), threading.Event()
+    threading.Thread(target=obey, args=(control, steps, clock, stop), daemon=True).start()
+    ROLES[role](site, steps, clock, stop)
+
+
+def obey(control: Connection, steps: Steps, clock: SkewedClock, stop: threading.Event) -> None:
+    """Do what the nemesis says; end with it."""
+    while True:
+        try:
+            match control.recv():
+                case ("arm", step, count, fills):
+                    steps.arm(step, count, fills)
+                case ("skew", seconds):
+                    clock.skew_seconds = seconds
+                case ("stop",):
+                    stop.set()
+        except EOFError:
+            os._exit(1)

@@ -1,0 +1,61 @@
+"""Small disks of their own for the folders of a system: they can be full or read-only without harm to anyone else.
+
+They need a mount namespace, which `run.py` asks for (`unshare`); where the machine gives none there are plain
+folders, and the faults that need more do not apply.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+OWN_MOUNTS = "HALLWATCH_OWN_MOUNTS"
+"""Set where this process may mount what nobody else sees."""
+
+_SIZE_MEGABYTES = 96
+_BALLAST = "ballast"
+
+
+def may_mount() -> bool:
+    return os.environ.get(OWN_MOUNTS) == "1"
+
+
+def make_disk(folder: Path) -> None:
+    """Make a folder, on a disk of its own where that can be had."""
+    folder.mkdir(parents=True)
+    if may_mount():
+        _mount("-t", "tmpfs", "-o", f"size={_SIZE_MEGABYTES}m", "tmpfs", folder)
+
+
+def remove_disk(folder: Path) -> None:
+    if may_mount():
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Take what room is left on a folder's disk, to the last byte."""
+    with (folder / _BALLAST).open("ab", buffering=0) as ballast:
+        for size in (2**20, 2**12, 1):
+            with suppress(OSError):
+                while True:
+                    ballast.write(bytes(size))
+
+
+def make_room(folder: Path) -> None:
+    (folder / _BALLAST).unlink(missing_ok=True)
+
+
+def forbid_writing(folder: Path) -> None:
+    """Make a folder read-only for whoever opens a file in it from now on, root included."""
+    _mount("--bind", folder, folder)
+    _mount("-o", "remount,ro,bind", folder)
+
+
+def allow_writing(folder: Path) -> None:
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def _mount(*arguments: str | Path) -> None:
+    subprocess.run(["mount", *arguments], check=True)

@@ -1,0 +1,22 @@
+"""What a fault is: a name, where it applies, and how it strikes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from tests.faults.nemesis.rig import Rig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Strikes a system that works; when `strike` returns, everything must come back by itself."""
+
+    name: str
+    strike: Callable[[Rig, Random], None]
+    buses: tuple[str, ...] = ("local", "kafka")
+    mounts: bool = False
+    """It needs disks of its own."""
+    deadly: bool = False
+    """Whoever it strikes may end with an error, as long as the next start goes on."""

@@ -1,0 +1,104 @@
+"""Which faults there are, and runs of them: seed by seed, bus by bus, each run on a system of its own."""
+
+from __future__ import annotations
+
+import pkgutil
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from random import Random
+
+from tests.faults.nemesis import faults
+from tests.faults.nemesis.audit import Flaw, audit, drain
+from tests.faults.nemesis.disk import may_mount
+from tests.faults.nemesis.fault import Fault
+from tests.faults.nemesis.rig import Rig, StuckError, Times
+
+KINDS = ("lost", "doubled", "reordered", "phantom", "history", "stuck", "died")
+
+
+@dataclass(slots=True)
+class Run:
+    """One system from start to end, and what was found."""
+
+    seed: int
+    bus: str
+    seconds: float = 0.0
+    readings: int = 0
+    struck: list[tuple[str, float]] = field(default_factory=list)
+    """Faults in order, and how long each took until all was well."""
+    flaws: list[Flaw] = field(default_factory=list)
+
+    def row(self) -> str:
+        """Return the run's row of the table."""
+        counts = Counter(flaw.kind for flaw in self.flaws)
+        cells = [self.seed, self.bus, len(self.struck), self.readings, *(counts[kind] for kind in KINDS)]
+        return "| " + " | ".join(map(str, cells)) + f" | {self.seconds:.0f} |"
+
+
+HEAD = "\n".join(
+    [
+        "| seed | bus | faults | readings | " + " | ".join(KINDS) + " | seconds |",
+        "|---:|---|" + "---:|" * (len(KINDS) + 3),
+    ]
+)
+
+
+def all_faults() -> list[Fault]:
+    """Return every fault, found by importing every file of the folder."""
+    return [
+        fault
+        for module in pkgutil.iter_modules(faults.__path__, f"{faults.__name__}.")
+        for fault in import_module(module.name).FAULTS
+    ]
+
+
+def faults_for(bus: str, only: Sequence[str]) -> list[Fault]:
+    """Return what applies to a bus on this machine; `only` are beginnings of names."""
+    return [
+        fault
+        for fault in all_faults()
+        if bus in fault.buses
+        and (may_mount() or not fault.mounts)
+        and (not only or fault.name.startswith(tuple(only)))
+    ]
+
+
+def draw(seed: int, bus: str, found: Iterable[Fault], share: int) -> list[Fault]:
+    """Return the faults of one run in their order; any `share` seeds that follow each other strike all."""
+    mine = [fault for place, fault in enumerate(found) if (place + seed) % share == 0]
+    Random(f"{seed}/{bus}").shuffle(mine)
+    return mine
+
+
+def strike_all(
+    folder: Path, seed: int, bus: str, struck: Sequence[Fault], times: Times, mutation: str = ""
+) -> Iterator[str | Run]:
+    """Strike one system with faults, one after the other; yield a line for each, then what was found."""
+    run = Run(seed, bus)
+    begun = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    with Rig(folder, seed=seed, bus=bus, times=times, mutation=mutation) as rig:
+        try:
+            for fault in struck:
+                began = time.monotonic()
+                rig.chapter(fault.name)
+                # Its own dice: alone, too, it strikes where it struck among the others.
+                fault.strike(rig, Random(f"{seed}/{bus}/{fault.name}"))
+                rig.settle(forgive=fault.deadly)
+                run.struck.append((fault.name, time.monotonic() - began))
+                yield f"{fault.name:<32} {run.struck[-1][1]:6.1f} s"
+            rig.chapter("the end")
+            drain(rig)
+        except StuckError as error:
+            run.flaws.append(
+                Flaw("stuck", f"{rig.chapters[-1].name if rig.chapters else 'the start'}: {error}")
+            )
+        run.flaws += audit(rig)
+        run.readings = sum(rig.promised().values())
+    run.seconds = time.monotonic() - begun
+    yield run

@@ -1,0 +1,306 @@
+"""A small whole system under test: stamping collectors, a bus, sink and engine as processes, and a receiver.
+
+The rig starts its processes, strikes them and looks at what they leave; it never takes part in their work.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Self
+
+from alerts.journal import FILE as JOURNAL
+from alerts.testing import Receiver
+from contract.bus import Bus, Record, TopicPartition
+from contract.bus.local import LocalBus
+from contract.clock import SystemClock
+from contract.streams.gpu import GPU_SAMPLES
+from tests.faults.nemesis import disk
+from tests.faults.nemesis.children import HOSTS, STREAMS, Site, cursor_name, open_bus, run_role
+from tests.faults.nemesis.proxy import Proxy
+
+PATIENCE_SECONDS = 60.0
+"""Who has not come back by then is stuck: everything that waits in the system waits a second or so."""
+
+_LOOK_SECONDS = 0.05
+_DISKS = ("bus", "spool", "lake", "engine")
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.faults.nemesis.children"])
+
+
+class StuckError(Exception):
+    """Something did not happen in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How long faults last, in seconds."""
+
+    frozen: float
+    away: float
+    away_long: float
+    """Longer than a producer waits for an acknowledgement."""
+    slow: float
+
+
+QUICK = Times(frozen=8.0, away=4.0, away_long=14.0, slow=2.0)
+FULL = Times(frozen=120.0, away=60.0, away_long=150.0, slow=20.0)
+
+
+@dataclass(slots=True)
+class Child:
+    """One process and how to speak to it."""
+
+    process: BaseProcess
+    control: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """What was struck, and how far each host had come when it began."""
+
+    name: str
+    promised: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Poisoned:
+    """Messages that no reader can take: where they lie, and why they must be rejected."""
+
+    reasons: dict[tuple[int, int], str] = field(default_factory=dict)
+
+
+class Rig:
+    """One system, from its start to its end. `deaths` and `chapters` are for the audit."""
+
+    def __init__(
+        self, folder: Path, *, seed: int, bus: str, times: Times = QUICK, mutation: str = ""
+    ) -> None:
+        self.folder, self.times = folder, times
+        self.receiver = Receiver()
+        self.proxy = Proxy()
+        self.deaths: list[str] = []
+        self.chapters: list[Chapter] = []
+        self.poisoned = Poisoned()
+        self._seed, self._bus_kind, self._mutation = seed, bus, mutation
+        self._children: dict[str, Child] = {}
+        self._skews: dict[str, float] = {}
+        self._roles = ("engine", "sink", *(HOSTS if bus == "local" else ["spool"]))
+
+    def __enter__(self) -> Self:
+        for name in _DISKS:
+            disk.make_disk(self.disk(name))
+        self.receiver.__enter__()
+        self.proxy.start(int(self.receiver.url.rpartition(":")[2]))
+        self.site = Site(
+            folder=self.folder,
+            seed=self._seed,
+            bus=self._bus_kind,
+            receiver_url=f"http://127.0.0.1:{self.proxy.port}",
+            mutation=self._mutation,
+        )
+        self.bus: Bus = open_bus(self.site, SystemClock())
+        self.bus.ensure_topics(STREAMS)
+        self.start("engine")
+        # It reads from the end of what is there when it first starts.
+        self.wait("the engine's first batch", lambda: self.batches() > 0)
+        for role in self._roles:
+            self.start(role)
+        self.settle()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self._children.values():
+            child.process.kill()
+            child.process.join()
+            child.control.close()
+        self.bus.close()
+        self.proxy.stop()
+        self.receiver.__exit__()
+        for name in _DISKS:
+            disk.remove_disk(self.disk(name))
+
+    def disk(self, name: str) -> Path:
+        """Return the folder of the bus, the spool, the lake or the engine: each is a disk of its own."""
+        return self.folder / name
+
+    # Processes.
+
+    def start(self, role: str) -> None:
+        """Start a role unless it runs."""
+        if role in self._children:
+            return
+        ours, theirs = _processes.Pipe()
+        process = _processes.Process(
+            target=run_role, args=(role, self.site, self._skews.get(role, 0.0), theirs), daemon=True
+        )
+        process.start()
+        theirs.close()
+        self._children[role] = Child(process, ours)
+
+    def arm(self, role: str, step: str, count: int, fills: str | None = None) -> None:
+        """Let a role die, or fill a disk, when it reaches a step for the `count`-th time."""
+        place = None if fills is None else str(self.disk(fills))
+        self._children[role].control.send(("arm", step, count, place))
+
+    def skew(self, role: str, seconds: float) -> None:
+        """Set the clock of a role, and of those that are started after it, wrong."""
+        self._skews[role] = seconds
+        self._children[role].control.send(("skew", seconds))
+
+    def kill(self, role: str) -> None:
+        self._children[role].process.kill()
+        self.await_death(role)
+
+    def await_death(self, role: str) -> None:
+        """Return when a role that was struck is dead."""
+        child = self._children[role]
+        child.process.join(PATIENCE_SECONDS)
+        if child.process.exitcode is None:
+            raise StuckError(f"{role} did not reach the step at which it was to die")
+        child.control.close()
+        del self._children[role]
+
+    def stop(self, role: str) -> None:
+        """Let a role end in good order."""
+        if role in self._children:
+            child = self._children[role]
+            child.control.send(("stop",))
+            child.process.join(PATIENCE_SECONDS)
+            if child.process.exitcode not in (0, None):
+                self.deaths.append(f"{role} ended with {child.process.exitcode} when it was stopped")
+            child.process.kill()
+            self.await_death(role)
+
+    @contextmanager
+    def frozen(self, role: str) -> Iterator[None]:
+        """Stop a process in its tracks while the block runs."""
+        pid = self.pid(role)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def pid(self, role: str) -> int:
+        pid = self._children[role].process.pid
+        assert pid is not None
+        return pid
+
+    def revive(self, *, forgive: bool = False) -> None:
+        """Start again whoever is dead; that one died by itself is noted unless it had to."""
+        for role, child in list(self._children.items()):
+            code = child.process.exitcode
+            if code is not None:
+                if not forgive:
+                    self.deaths.append(f"{role} ended by itself with {code}")
+                self.await_death(role)
+        for role in self._roles:
+            self.start(role)
+
+    # What is there now.
+
+    def promised(self) -> dict[str, int]:
+        """Return how many readings of each host are promised: the cursors."""
+        found: dict[str, int] = {}
+        for role in HOSTS:
+            if role in self._roles:
+                with closing(self._cursors(role)) as log:
+                    found |= {host: int(log.cursor(cursor_name(host)) or b"0") for host in HOSTS[role]}
+        return found
+
+    def _cursors(self, role: str) -> LocalBus:
+        return LocalBus(self.disk("spool" if role == "spool" else "bus"))
+
+    def commits(self) -> int:
+        """Return the newest version of the table of samples."""
+        log = self.disk("lake") / GPU_SAMPLES.name / "_delta_log"
+        return max((int(path.stem) for path in log.glob("*.json")), default=-1)
+
+    def batches(self) -> int:
+        """Return the number of the engine's last batch."""
+        return self._ask_journal("SELECT coalesce(max(number), 0) FROM batches")
+
+    def unsettled(self) -> int:
+        """Return how much the engine has still to publish, tell, report or let expire."""
+        return self._ask_journal(
+            "SELECT (SELECT count(*) FROM transitions WHERE published = 0)"
+            " + (SELECT count(*) FROM outbox WHERE outcome IS NULL OR reported = 0)"
+            " + (SELECT count(*) FROM firing JOIN transitions USING (chain_index)"
+            "    WHERE json_extract(body, '$.rule') = 'xid')"
+        )
+
+    def _ask_journal(self, question: str) -> int:
+        with suppress(sqlite3.OperationalError):  # it is not there yet
+            place = f"{(self.disk('engine') / JOURNAL).as_uri()}?mode=ro"
+            with closing(sqlite3.connect(place, uri=True, timeout=30)) as journal:
+                return int(journal.execute(question).fetchone()[0])
+        return 0
+
+    # Time.
+
+    def wait(self, what: str, holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
+        """Return when something holds; raise StuckError."""
+        give_up = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > give_up:
+                raise StuckError(f"{what}: not within {seconds:.0f} s")
+            time.sleep(_LOOK_SECONDS)
+
+    def go_on(self, seconds: float) -> None:
+        """Let the system work, or suffer, for a while."""
+        time.sleep(seconds)
+
+    def settle(self, *, forgive: bool = False) -> None:
+        """Start again who is dead, and see that everything moves."""
+        self.revive(forgive=forgive)
+        promised, commits, batches = self.promised(), self.commits(), self.batches()
+
+        def moves() -> bool:
+            self.revive(forgive=forgive)
+            now = self.promised()
+            return (
+                all(now[host] > promised[host] for host in promised)
+                and self.commits() > commits
+                and self.batches() > batches + 1
+            )
+
+        self.wait("everything goes on", moves)
+
+    def chapter(self, name: str) -> None:
+        """Note that something new begins."""
+        self.chapters.append(Chapter(name, self.promised()))
+
+    def during(self, host: str, number: int) -> str:
+        """Return in words what was being done when a reading was made."""
+        names = [chapter.name for chapter in self.chapters if chapter.promised[host] <= number]
+        return f" (during {names[-1]})" if names else ""
+
+    # Poison.
+
+    def poison(self, record: Record, key: str, reason: str) -> None:
+        """Put a message on the topic of samples that every reader must reject for a reason."""
+        found: list[object] = []
+        partition = GPU_SAMPLES.partition_of(key)
+        with closing(self.bus.producer()) as producer:
+            producer.send(GPU_SAMPLES.topic, partition, record, found.append)
+            producer.flush()
+        [offset] = found
+        assert isinstance(offset, int)
+        self.poisoned.reasons[partition, offset] = reason
+
+    def bus_ends(self) -> dict[TopicPartition, int]:
+        """Return where every partition of every topic ends."""
+        with closing(self.bus.consumer("audit")) as consumer:
+            every = [TopicPartition(s.topic, n) for s in STREAMS for n in range(s.partitions)]
+            return consumer.end_offsets(every)

@@ -1,0 +1,106 @@
+"""`make faults`: strike the whole system with every fault, seed by seed, and audit what is left.
+
+SEEDS=1-10 names the seeds, ONLY=kill_sink,poison the beginnings of faults' names, BUS=local the bus. The same seed
+strikes the same faults in the same order at the same steps. Exit code 1: something was lost, doubled, reordered,
+invented, stuck or died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(CHECKOUT))
+
+from tests.faults.nemesis.disk import OWN_MOUNTS, may_mount  # noqa: E402
+from tests.faults.nemesis.matrix import HEAD, Run, draw, faults_for, strike_all  # noqa: E402
+from tests.faults.nemesis.rig import FULL, QUICK  # noqa: E402
+
+BUSES = ("local",)
+SHOWN_FLAWS = 20
+
+
+def main() -> None:
+    """Run the matrix; in a mount namespace of its own where the machine gives one."""
+    if not may_mount():
+        go_where_mounts_are_ours()
+    options = parse()
+    runs: list[Run] = []
+    with tempfile.TemporaryDirectory(prefix="nemesis-") as folder:
+        for seed in options.seeds:
+            for bus in options.bus:
+                faults = draw(seed, bus, faults_for(bus, options.only), options.share)
+                if options.list:
+                    click.echo("\n  ".join([f"seed {seed} on {bus}:", *(fault.name for fault in faults)]))
+                    continue
+                click.echo(f"seed {seed} on {bus}: {len(faults)} faults")
+                times = FULL if options.full else QUICK
+                place = Path(options.keep or folder) / f"{bus}-{seed}"
+                for line in strike_all(place, seed, bus, faults, times, options.mutation):
+                    if isinstance(line, Run):
+                        runs.append(line)
+                        show_flaws(line)
+                    else:
+                        click.echo(f"  {line}")
+    if runs:
+        click.echo("\n".join([HEAD, *(run.row() for run in runs)]))
+    sys.exit(any(run.flaws for run in runs))
+
+
+def show_flaws(run: Run) -> None:
+    for flaw in run.flaws[:SHOWN_FLAWS]:
+        click.echo(f"  {flaw.kind}: {flaw.what}"[:600])
+    if len(run.flaws) > SHOWN_FLAWS:
+        click.echo(f"  ... and {len(run.flaws) - SHOWN_FLAWS} more")
+    if run.flaws:
+        names = ",".join(name for name, _ in run.struck)
+        click.echo(f"  again: make faults SEEDS={run.seed} BUS={run.bus}  (struck: {names})")
+
+
+def go_where_mounts_are_ours() -> None:
+    """Start again in a mount namespace of its own, unless the machine refuses one."""
+    unshare = ["unshare", "--map-root-user", "--mount"]
+    try:
+        allowed = subprocess.run([*unshare, "mount"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        allowed = False
+    if allowed:
+        os.environ[OWN_MOUNTS] = "1"
+        os.execvp(unshare[0], [*unshare, sys.executable, *sys.argv])  # noqa: S606 - no shell is wanted
+    click.echo("no mount namespace here: faults of full and read-only disks do not apply", err=True)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=seeds, default=[1], help="as 7 or 1-10")
+    parser.add_argument(
+        "--only", type=words, default=[], help="beginnings of faults' names, with commas between"
+    )
+    parser.add_argument("--bus", type=words, default=list(BUSES), help="with commas between")
+    parser.add_argument("--share", type=int, default=1, help="spread all faults over so many seeds")
+    parser.add_argument("--full", action="store_true", help="outages as long as real ones")
+    parser.add_argument("--mutation", default="", help="take a guard away")
+    parser.add_argument("--keep", help="leave what the runs made in this folder")
+    parser.add_argument("--list", action="store_true", help="only say what would be struck")
+    return parser.parse_args(arguments)
+
+
+def seeds(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+def words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+if __name__ == "__main__":
+    main()
