@@ -1,8 +1,9 @@
 """The systemd journal, through a `journalctl` that stays.
 
-journalctl(1): `--follow` goes on across the journal's own rotation; `--no-tail` begins right behind the cursor;
+journalctl(1): `--follow` goes on across the journal's own rotation; `--no-tail` gives all from the cursor on;
 `--dmesg` would leave out the last lines of the boot before, which say why it ended, so the kernel is asked for by
-`_TRANSPORT=kernel`. A child that nobody reads waits in its pipe, so that nothing is lost.
+`_TRANSPORT=kernel`. Not `--after-cursor`: where the entry is gone it skips the first that is left instead. A child
+that nobody reads waits in its pipe, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ingest.kernel.follow.follower import Cursor
 from ingest.kernel.line import KernelLine
 
 _FIELDS = "MESSAGE,PRIORITY,SYSLOG_FACILITY,SYSLOG_IDENTIFIER,_TRANSPORT"
+_KERNEL = "_TRANSPORT=kernel"
 _CHUNK_BYTES = 65_536
 _LAST_ENTRY_SECONDS = 4.0
 _LONGEST_COMPLAINT = 1_000
@@ -37,6 +39,8 @@ class JournalFollower:
         self._command = tuple(command)
         self._child: subprocess.Popen[bytes] | None = None
         self._cursor: str | None = None
+        self._known: str | None = None
+        """The entry that a child gives first, because it was read before."""
         self._buffer = b""
         self._passing = False
         """The buffer begins inside of an entry that is too long."""
@@ -79,13 +83,14 @@ class JournalFollower:
         if self._cursor is None and self._from_end:
             self._cursor = self._last_entry()
         self._from_end = False  # an empty journal: all that comes is new
-        after = () if self._cursor is None else (f"--after-cursor={self._cursor}",)
+        self._known = self._cursor
+        start = () if self._cursor is None else (f"--cursor={self._cursor}",)
         self._complaint = b""
         try:
             child = subprocess.Popen(
                 [
                     *self._command, "--follow", "--no-tail", "--output=json", f"--output-fields={_FIELDS}",
-                    "--no-pager", "--quiet", *after, "_TRANSPORT=kernel",
+                    "--no-pager", "--quiet", *start, _KERNEL,
                 ],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
@@ -98,7 +103,7 @@ class JournalFollower:
         return child
 
     def _last_entry(self) -> str | None:
-        """Return the cursor of the newest entry, whoever wrote it; None where there is none."""
+        """Return the cursor of the newest entry; None where there is none."""
         command = [
             *self._command,
             "--lines=1",
@@ -106,6 +111,7 @@ class JournalFollower:
             "--output-fields=MESSAGE",
             "--no-pager",
             "--quiet",
+            _KERNEL,
         ]
         try:
             done = subprocess.run(command, capture_output=True, timeout=_LAST_ENTRY_SECONDS, check=False)
@@ -141,12 +147,19 @@ class JournalFollower:
         return bool(entries)
 
     def _append(self, entry: bytes, lines: list[KernelLine], *, passed: bool) -> None:
+        place = None if passed else _cursor_of(entry)
+        known, self._known = self._known, None
+        if known is not None and place == known:
+            return
+        if known is not None:
+            self._counts["entries_vacuumed"] += 1
+            _log.warning("entries_vacuumed", lost="what the journal removed before it was read")
         line = None if passed else parse_entry(entry)
         if line is None:
             self._counts["entry_unreadable"] += 1
         else:
             lines.append(line)
-        self._cursor = (None if passed else _cursor_of(entry)) or self._cursor
+        self._cursor = place or self._cursor
 
     def _ended(self, child: subprocess.Popen[bytes]) -> CollectError:
         """Give the child up; the next reading starts another behind the last entry."""

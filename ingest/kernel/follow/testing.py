@@ -22,21 +22,23 @@ def entries():
         yield from log
 def cursor(entry):
     return entry.split(b'"__CURSOR": "', 1)[-1].split(b'"', 1)[0].decode()
-kept = list(entries())
+def kernel(entry):
+    return b'"_TRANSPORT": "kernel"' in entry
 if options.get("--lines") == "1":
-    sys.stdout.buffer.write(b"".join(kept[-1:]))
+    sys.stdout.buffer.write(b"".join(list(filter(kernel, entries()))[-1:]))
     sys.exit(0)
-after = options.get("--after-cursor")
-if after is not None and after not in map(cursor, kept):
+start = options.get("--cursor", "c0")
+if not start.startswith("c"):
     sys.exit("Failed to seek to cursor: Invalid argument")
-at = [cursor(entry) for entry in kept].index(after) + 1 if after is not None else 0
+numbers = [int(cursor(entry)[1:]) if cursor(entry)[:1] == "c" else 0 for entry in entries()]
+at = next((place for place, number in enumerate(numbers) if number >= int(start[1:])), len(numbers))
 while True:
     for entry in list(entries())[at:]:
         at += 1
-        if b'"_TRANSPORT": "kernel"' in entry:
+        if kernel(entry):
             sys.stdout.buffer.write(entry)
             sys.stdout.buffer.flush()
-        if b'"MESSAGE": "die"' in entry:
+        if b'"MESSAGE": "die"' in entry and cursor(entry) != start:
             sys.exit("died of it")
     time.sleep(0.01)
 """
@@ -114,6 +116,11 @@ class FakeJournal:
     def write_raw(self, line: str) -> None:
         with self._entries.open("a") as log:
             log.write(line + "\n")
+
+    def vacuum(self, count: int) -> None:
+        """Remove the oldest entries."""
+        lines = self._entries.read_text().splitlines(keepends=True)
+        self._entries.write_text("".join(lines[count:]))
 
     def calls(self) -> list[list[str]]:
         """Return with which options it was called, each time."""

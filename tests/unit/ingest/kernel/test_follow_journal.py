@@ -72,6 +72,38 @@ def test_what_came_while_nobody_read_is_read_after_a_restart(host: Host) -> None
     assert texts(reader, 1) == ["c"]
 
 
+def test_entries_that_the_journal_removed_before_they_were_read_are_told(host: Host) -> None:
+    host.journal.write("a")
+    reader = host.follower()
+    texts(reader, 1)
+    reader.close()
+    for message in "bcd":
+        host.journal.write(message)
+    host.journal.vacuum(2)
+    reader = host.follower(reader)
+    assert texts(reader, 2) == ["c", "d"]
+    assert reader.counts() == {"entries_vacuumed": 1}
+
+
+def test_entries_of_user_space_are_not_asked_for(host: Host) -> None:
+    host.journal.write("a")
+    host.journal.write("b", _TRANSPORT="syslog")
+    reader = host.follower(from_end=True)
+    reader.read(1)
+    host.journal.write("c", _TRANSPORT="syslog")
+    host.journal.write("d")
+    assert texts(reader, 1) == ["d"]
+    assert not reader.counts()
+
+
+def test_a_cursor_that_the_journal_does_not_take_is_told(host: Host) -> None:
+    host.journal.write("a")
+    reader = host.follower()
+    reader.restore({"cursor": "x"})
+    with pytest.raises(CollectError, match="Failed to seek to cursor"):
+        texts(reader, 1)
+
+
 def test_the_last_lines_of_the_boot_before_are_asked_for_too(host: Host) -> None:
     host.journal.write("a")
     texts(host.follower(), 1)
