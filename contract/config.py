@@ -9,9 +9,10 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import override
 
 from contract.errors import ConfigError
 
@@ -24,6 +25,10 @@ class StrictConfig(BaseModel):
     """Base of all configuration: frozen, and an unknown key is an error that names it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def unused(self) -> frozenset[str]:
+        """Return keys that mean nothing beside the values of others."""
+        return frozenset()
 
 
 class HallSection(StrictConfig):
@@ -41,13 +46,74 @@ class HallSection(StrictConfig):
 class BusSection(StrictConfig):
     """Where events travel."""
 
-    kind: Literal["local"] = Field(default="local", description="`local`: one SQLite file on this machine.")
-    path: Path = Field(default=Path("bus"), description="Folder of the local log.")
-    fsync: bool = Field(default=True, description="Survive power loss, not only the death of a process.")
+    kind: Literal["local", "kafka"] = Field(
+        default="local", description="`local`: one SQLite file on this machine; `kafka`: a cluster."
+    )
+    path: Path = Field(default=Path("bus"), description="local: folder of the log.")
+    fsync: bool = Field(default=True, description="local: survive power loss, not only a process's death.")
     retention_hours: float = Field(default=72, gt=0, description="Older messages are deleted.")
     retention_bytes: int = Field(
-        default=20_000_000_000, gt=0, description="The oldest messages above this size are deleted."
+        default=20_000_000_000, gt=0, description="local: the oldest messages above this size are deleted."
     )
+    servers: str | None = Field(
+        default=None,
+        pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$",
+        description="kafka: some brokers, as host:port,host:port.",
+    )
+    replication_factor: int = Field(
+        default=1, ge=1, description="kafka: copies of topics that are made; all but one must acknowledge."
+    )
+    ca_file: Path | None = Field(
+        default=None, description="kafka: certificates that brokers are checked with (PEM); turns TLS on."
+    )
+    certificate_file: Path | None = Field(
+        default=None, description="kafka: certificate that proves who this is (PEM)."
+    )
+    key_file: Path | None = Field(default=None, description="kafka: its private key (PEM).")
+    username: str | None = Field(
+        default=None, description="kafka: user who logs in instead (SCRAM-SHA-512 over TLS)."
+    )
+    password_file: Path | None = Field(default=None, description="kafka: file that holds the password.")
+    group_instance_id: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]+$",
+        max_length=200,
+        description="kafka: lasting name of this process within its group: a quick restart moves no partition.",
+    )
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        """Refuse keys of the other kind, and halves of what belongs together."""
+        if foreign := sorted(self.model_fields_set & self.unused()):
+            raise ValueError(f"{', '.join(foreign)}: not for kind = {self.kind!r}")
+        if self.kind == "kafka":
+            self._check_kafka()
+        return self
+
+    def _check_kafka(self) -> None:
+        if self.servers is None:
+            raise ValueError("servers: missing; name some brokers, as host:port")
+        for one, other in (("certificate_file", "key_file"), ("username", "password_file")):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{one} and {other} belong together")
+        if self.username is not None and self.certificate_file is not None:
+            raise ValueError("username and certificate_file: one of them says who this is, not both")
+        if self.ca_file is None and (self.username or self.certificate_file):
+            raise ValueError("ca_file: missing; without TLS nobody may log in")
+
+    @override
+    def unused(self) -> frozenset[str]:
+        local, kafka = _LOCAL_KEYS, frozenset(type(self).model_fields) - _LOCAL_KEYS - _SHARED_KEYS
+        return local if self.kind == "kafka" else kafka
+
+    @property
+    def place(self) -> str:
+        """Say in a few words which bus this is."""
+        return str(self.path) if self.servers is None else self.servers
+
+
+_LOCAL_KEYS = frozenset({"path", "fsync", "retention_bytes"})
+_SHARED_KEYS = frozenset({"kind", "retention_hours"})
 
 
 class LakeSection(StrictConfig):

@@ -71,6 +71,7 @@ class TransportError(HallwatchError):
     reasons = frozenset(
         {
             "unreachable",
+            "denied",
             "timeout",
             "full",
             "closed",

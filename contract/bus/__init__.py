@@ -1,5 +1,5 @@
 """The bus: ordered, durable, at-least-once logs, behind two protocols.
-local.py is one SQLite file for one machine; only kafka.py may import kafka-python."""
+local.py is one SQLite file for one machine, kafka/ a cluster; only kafka/ may import kafka-python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ __all__ = [
 
 
 def open_bus(section: BusSection, clock: Clock = SYSTEM_CLOCK) -> Bus:
-    """Open the bus that a configuration describes; raise TransportError where that fails."""
+    """Open the bus that a configuration describes; raise TransportError or ConfigError where that fails."""
+    if section.kind == "kafka":
+        # Here, because kafka-python is an extra, and slow to import.
+        from contract.bus.kafka import open_kafka
+
+        return open_kafka(section, clock)
     # Here, because the codec imports this package for its types, and the local log imports the codec.
     from contract.bus.local import LocalBus
 

@@ -7,23 +7,30 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from contract.bus import open_bus
 from contract.bus.local import LocalBus
-from contract.clock import SystemClock
-from contract.config import load_config
-from contract.log import set_up_logging
+from contract.clock import Clock, SystemClock
+from contract.config import Config, StrictConfig, load_config
+from contract.errors import TransportError
+from contract.log import Log, set_up_logging
 from contract.streams import STREAMS
 from hallwatch.commands.options import CONFIG, stop_on_signals
 from hallwatch.terminal import counted
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from ingest.runner import Runner
+    from ingest.spool import Outlet
+
+_DRAIN_SECONDS = 5.0
+_SPOOL = "spool"
+
+_log = Log("collect")
 
 
 @click.command()
@@ -41,11 +48,12 @@ def collect(config_path: Path, once: bool, target: str) -> None:
     """Run the collectors of a configuration.
 
     Each reads its device on its own schedule; one that is slow or dead delays no other. What each is doing is in
-    the stream collector_status. A device that another process collects already is refused.
+    the stream collector_status. A device that another process collects already is refused. Where the bus is a
+    cluster, what cannot be sent waits in the folder of [ingest] until it is back.
     """
     from ingest.claims import claim_sources
     from ingest.runner import build_runner
-    from ingest.spool import DirectOutlet, StdoutOutlet
+    from ingest.spool import StdoutOutlet
 
     set_up_logging()
     config = load_config(config_path)
@@ -54,14 +62,40 @@ def collect(config_path: Path, once: bool, target: str) -> None:
         runner = build_runner(config, StdoutOutlet(sys.stdout), clock=clock)
         _run(runner, stop, once=once)
         return
-    bus = LocalBus.open(config.bus, clock)
+    with ExitStack() as stack:
+        outlet = stack.enter_context(closing(_open_outlet(config, clock, stack)))
+        runner = build_runner(config, outlet, clock=clock)
+        claims = config.bus.path if config.bus.kind == "local" else config.ingest.path
+        stack.enter_context(claim_sources(claims / "sources", [source.name for source in runner.sources]))
+        _run(runner, stop, once=once)
+        _drain(outlet, clock)
+
+
+def _open_outlet(config: Config, clock: Clock, stack: ExitStack) -> Outlet:
+    """Write the log of this machine directly; keep events for a cluster, which may be away, in a spool."""
+    from ingest.spool import DirectOutlet, SpoolOutlet
+
+    if config.bus.kind == "local":
+        local = stack.enter_context(closing(LocalBus.open(config.bus, clock)))
+        local.ensure_topics(STREAMS.values())
+        return DirectOutlet(local)
+    bus = stack.enter_context(closing(open_bus(config.bus, clock)))
     try:
         bus.ensure_topics(STREAMS.values())
-        runner = build_runner(config, DirectOutlet(bus), clock=clock)
-        with claim_sources(config.bus.path / "sources", [source.name for source in runner.sources]):
-            _run(runner, stop, once=once)
-    finally:
-        bus.close()
+    except TransportError as error:
+        if not error.retryable:
+            raise
+        _log.warning("bus_away", reason=error.reason, error=error)
+    return SpoolOutlet(config.ingest.path / _SPOOL, bus, clock=clock)
+
+
+def _drain(outlet: Outlet, clock: Clock) -> None:
+    """Give what was collected last the time to reach the bus; what does not is sent by the next start."""
+    deadline = clock.monotonic() + _DRAIN_SECONDS
+    while (waiting := outlet.depth()) and clock.monotonic() < deadline:
+        clock.sleep(0.05)
+    if waiting:
+        _log.warning("events_wait", count=waiting)
 
 
 def _run(runner: Runner, stop: threading.Event, *, once: bool) -> None:
@@ -96,14 +130,18 @@ def check_config(config_path: Path) -> None:
             click.echo("\n".join(_toml(heading, table)) + "\n")
 
 
-def _toml(heading: str, section: BaseModel) -> Iterator[str]:
+def _toml(heading: str, section: StrictConfig) -> Iterator[str]:
     """Write a section as its file could say it; tables in it are for sections of their own."""
     yield heading
     for key, value in section.model_dump(mode="json").items():
-        if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        if key in section.unused() or _holds_tables(value):
             continue
         meaning = f"# {type(section).model_fields[key].description}"
         yield f"# {key} =  {meaning}" if value is None else f"{key} = {json.dumps(value)}  {meaning}"
+
+
+def _holds_tables(value: object) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
 @click.group()

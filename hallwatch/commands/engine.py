@@ -34,7 +34,7 @@ def engine(config_path: Path, accept_new_log: bool) -> None:
     clock, stop, metrics = SystemClock(), stop_on_signals(), Metrics()
     metrics.serve(config.engine.metrics_port)
     bus = open_bus(config.bus, clock)
-    _log.info("engine_started", bus=config.bus.path, journal=config.engine.path)
+    _log.info("engine_started", bus=config.bus.place, journal=config.engine.path)
     try:
         Engine.open(
             config,

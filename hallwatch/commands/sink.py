@@ -33,7 +33,7 @@ def sink(config_path: Path, accept_new_log: bool) -> None:
     clock, stop, metrics = SystemClock(), stop_on_signals(), Metrics()
     metrics.serve(config.lake.metrics_port)
     bus = open_bus(config.bus, clock)
-    _log.info("sink_started", bus=config.bus.path, lake=config.lake.path)
+    _log.info("sink_started", bus=config.bus.place, lake=config.lake.path)
     try:
         Sink(
             config.lake,

@@ -78,6 +78,34 @@ def test_a_wrong_file_is_an_error_that_names_file_and_key(
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ('kind = "kafka"', "bus: servers: missing"),
+        ('kind = "kafka"\nservers = "a"', "bus.servers: 'a' does not match"),
+        ('kind = "kafka"\nservers = "a:1"\nfsync = true\npath = "x"', "fsync, path: not for kind = 'kafka'"),
+        ('servers = "a:1"', "servers: not for kind = 'local'"),
+        ('kind = "kafka"\nservers = "a:1"\nusername = "u"', "username and password_file belong together"),
+        (
+            'kind = "kafka"\nservers = "a:1"\ncertificate_file = "c"\nkey_file = "k"',
+            "ca_file: missing; without TLS nobody may log in",
+        ),
+    ],
+)
+def test_a_bus_refuses_keys_of_the_other_kind_and_halves_of_a_login(
+    tmp_path: Path, keys: str, words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, f"{GOOD}[bus]\n{keys}\n"), {})
+    assert words in str(caught.value)
+
+
+def test_the_files_of_a_cluster_count_from_the_file_too(tmp_path: Path) -> None:
+    text = GOOD + '[bus]\nkind = "kafka"\nservers = "a:1,b:2"\nca_file = "ca.pem"\n'
+    bus = load_config(write(tmp_path, text), {}).bus
+    assert (bus.ca_file, bus.place) == (tmp_path / "ca.pem", "a:1,b:2")
+
+
 def test_an_unknown_key_in_the_environment_is_an_error_that_names_the_variable(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"HALLWATCH_LAKE__FLUSH_SECOND: unknown key 'lake\.flush_second'"):
         load_config(write(tmp_path, GOOD), {"HALLWATCH_LAKE__FLUSH_SECOND": "2"})

@@ -1,0 +1,201 @@
+"""The producer on a cluster: bounded in flight, ended by its first failure, and never silent.
+
+kafka-python's producer (seen with 3.0.12) queues without limit, is dead for good after one error that cannot be
+retried, and after its delivery timeout neither delivers nor fails what it holds. So the limits are kept here, that
+timeout is never reached, and hearing nothing for a while is a failure of ours.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import kafka
+from kafka import errors
+
+from contract.bus.kafka.client import connect, transport_error
+from contract.bus.kafka.topics import MAX_BATCH_BYTES
+from contract.bus.local_tables import MAX_HEADER_BYTES
+from contract.bus.protocols import AckCallback, Record
+from contract.codec import MAX_BODY_BYTES
+from contract.errors import TransportError
+from contract.log import Log
+
+if TYPE_CHECKING:
+    from contract.bus.kafka.bus import KafkaBus
+
+_SETTINGS: dict[str, Any] = {
+    "acks": "all",
+    "enable_idempotence": True,
+    "compression_type": "zstd",
+    "linger_ms": 20,
+    "batch_size": 131_072,
+    "max_request_size": MAX_BATCH_BYTES,
+    # Eleven days: our own time-out comes first.
+    "delivery_timeout_ms": 1_000_000_000,
+    "request_timeout_ms": 10_000,
+    "max_block_ms": 10_000,
+    "allow_auto_create_topics": False,
+    "metrics_enabled": False,
+}
+
+_FLIGHT_RECORDS, _FLIGHT_BYTES = 10_000, 64 * 2**20
+_CLOSE_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
+"""How often a producer looks whether the cluster still answers."""
+
+_log = Log("bus.kafka")
+
+
+class KafkaProducer:
+    """Sends through a client of its own. Any thread may send; call-backs run on the client's thread."""
+
+    def __init__(self, bus: KafkaBus, settings: dict[str, Any], ack_timeout_seconds: float) -> None:
+        """Connect; raises TransportError with the cause where that fails."""
+        self._bus = bus
+        self._ack_timeout_seconds = ack_timeout_seconds
+        self._partitions: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._flight: dict[int, tuple[AckCallback | None, int]] = {}
+        """Call-back and size of each record that was sent and not acknowledged, by its number."""
+        self._flight_bytes = 0
+        self._sent = self._acknowledged = 0
+        self._heard_at = time.monotonic()
+        self._closing = False
+        self._error: TransportError | None = None
+        self._client = connect(kafka.KafkaProducer, settings | _SETTINGS)
+        self._watch = threading.Thread(target=self._look, name="kafka-producer-watch", daemon=True)
+        self._watch.start()
+
+    def send(self, topic: str, partition: int, record: Record, on_ack: AckCallback | None = None) -> None:
+        if not 0 <= partition < self._count_partitions(topic):
+            raise TransportError("no_topic", f"there is no partition {topic}/{partition}")
+        key, headers = _encode(record)
+        number = self._board(on_ack, len(record.body))
+        try:
+            future = self._client.send(
+                topic, value=record.body, key=key, headers=headers, partition=partition
+            )
+        except (errors.KafkaError, ValueError) as error:
+            raise self._fail(transport_error(error, f"sending to {topic}/{partition}")) from error
+        future.add_callback(partial(self._land, number))
+        future.add_errback(partial(self._refuse, topic))
+
+    def flush(self, timeout_seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            goal = self._sent
+            while self._acknowledged < goal and self._error is None:
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise TransportError("timeout", f"not everything was written in {timeout_seconds} s")
+            if self._error is not None:
+                raise self._error.with_traceback(None)
+
+    def close(self) -> None:
+        """Write what was sent, for at most 5 s; the rest fails."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            while self._flight and self._error is None and self._changed.wait(deadline - time.monotonic()):
+                pass
+        self._fail(TransportError("closed", "this producer was closed"))
+        self._watch.join(_CLOSE_SECONDS)
+
+    def _board(self, on_ack: AckCallback | None, size: int) -> int:
+        """Take a record in as soon as there is room; return its number."""
+        with self._changed:
+            while self._is_full() and not self._unusable():
+                self._changed.wait()
+            if error := self._unusable():
+                raise error
+            if not self._flight:
+                self._heard_at = time.monotonic()
+            number = self._sent
+            self._sent += 1
+            self._flight[number] = (on_ack, size)
+            self._flight_bytes += size
+        return number
+
+    def _is_full(self) -> bool:
+        return len(self._flight) >= _FLIGHT_RECORDS or self._flight_bytes >= _FLIGHT_BYTES
+
+    def _unusable(self) -> TransportError | None:
+        if self._error is not None:
+            return self._error.with_traceback(None)
+        if self._closing:
+            return TransportError("closed", "this producer was closed")
+        return None
+
+    def _count_partitions(self, topic: str) -> int:
+        count = self._partitions.get(topic)
+        if count is None:
+            count = self._partitions[topic] = self._bus.describe(topic).partitions
+        return count
+
+    def _land(self, number: int, metadata: Any) -> None:
+        """Acknowledge one record, unless the producer has failed before."""
+        with self._changed:
+            on_ack, size = self._flight.pop(number, (None, -1))
+        if size < 0:
+            return
+        if on_ack is not None:
+            on_ack(metadata.offset)
+        with self._changed:
+            self._flight_bytes -= size
+            self._acknowledged += 1
+            self._heard_at = time.monotonic()
+            self._changed.notify_all()
+
+    def _refuse(self, topic: str, error: Exception) -> None:
+        self._fail(transport_error(error, f"writing to {topic}"))
+
+    def _fail(self, error: TransportError) -> TransportError:
+        """Give an error to all that is in flight, and take no more; return the first error there was."""
+        with self._changed:
+            if self._error is not None:
+                return self._error.with_traceback(None)
+            self._error, self._closing = error, True
+            flight, self._flight = self._flight, {}
+            self._changed.notify_all()
+        for on_ack, _ in flight.values():
+            if on_ack is not None:
+                on_ack(error)
+        # Not here: this may be the client's own thread, and a client that is cut off takes its time to end.
+        threading.Thread(target=self._abandon, name="kafka-producer-close", daemon=True).start()
+        return error
+
+    def _abandon(self) -> None:
+        try:
+            self._client.close(timeout=0)
+        except errors.KafkaTimeoutError:
+            # It closes nothing while records wait: they would be written after those of its successor.
+            self._client._sender.force_close()  # noqa: SLF001 - there is no public way
+        except errors.KafkaError as error:
+            _log.debug("producer_closed_badly", error=error)
+
+    def _look(self) -> None:
+        """Fail when the cluster is silent for too long."""
+        with self._changed:
+            while self._error is None:
+                self._changed.wait(_LOOK_SECONDS)
+                silent = time.monotonic() - self._heard_at
+                if self._flight and silent > self._ack_timeout_seconds:
+                    break
+            if self._error is not None:
+                return
+        self._fail(TransportError("timeout", f"nothing was acknowledged in {self._ack_timeout_seconds} s"))
+
+
+def _encode(record: Record) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """Check a record's size and encode its key and headers; raise TransportError(too_large)."""
+    key = record.key.encode()
+    headers = [(name, value.encode()) for name, value in record.headers.items()]
+    if len(record.body) > MAX_BODY_BYTES:
+        raise TransportError("too_large", f"a body of {len(record.body)} bytes, at most {MAX_BODY_BYTES}")
+    size = len(key) + sum(len(name.encode()) + len(value) for name, value in headers)
+    if size > MAX_HEADER_BYTES:
+        raise TransportError("too_large", f"key and headers of {size} bytes, at most {MAX_HEADER_BYTES}")
+    return key, headers
