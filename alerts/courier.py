@@ -6,7 +6,7 @@ and told before a notification is recorded. Each notifier has a thread, so a slo
 
 from __future__ import annotations
 
-import random
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -17,6 +17,7 @@ import orjson
 from alerts.chain import Transition
 from alerts.journal import Journal, Waiting
 from alerts.notifier import Configured, Notification
+from contract.backoff import backoff_seconds
 from contract.bus import Bus, Producer, Record
 from contract.clock import Clock
 from contract.codec import encode_columns, headers_of
@@ -27,8 +28,8 @@ from contract.streams.alerts import ALERTS, NOTIFICATIONS
 
 MAX_AT_ONCE = 500
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 60.0
-GIVE_UP_US = 24 * 3_600_000_000
-"""A receiver that takes nothing for a day is not waited for any longer."""
+GIVE_UP_ATTEMPTS = 1_440
+"""A receiver that takes nothing for a day is not waited for any longer; counted, for clocks are set."""
 
 IDLE_SECONDS = 1.0
 ALIVE_US = 60_000_000
@@ -108,12 +109,15 @@ class Courier:
         failures = 0
         while not self._stopping.is_set():
             failures = 0 if _attempt(work) else failures + 1
-            wait = min(IDLE_SECONDS * 2**failures, LAST_RETRY_SECONDS) if failures else IDLE_SECONDS
             if failures:
-                self._stopping.wait(wait * random.uniform(0.5, 1.0))
+                self._stopping.wait(_retry_seconds(failures))
             else:
-                self._wake.wait(wait)
+                self._wake.wait(IDLE_SECONDS)
                 self._wake.clear()
+
+
+def _retry_seconds(failures: int) -> float:
+    return backoff_seconds(failures, first_seconds=FIRST_RETRY_SECONDS, longest_seconds=LAST_RETRY_SECONDS)
 
 
 def _attempt(work: Callable[[], None]) -> bool:
@@ -239,12 +243,14 @@ class Teller:
         self._clock = clock
         self._count = count
         self._checkpoint = checkpoint
-        self._refreshed_us = 0
+        self._refreshed_at = -math.inf
 
     def tell(self) -> None:
         """Tell what is due, and renew what fires where the notifier wants that; raise StoreError or NotifyError."""
         while waiting := self._journal.waiting(self._name, self._notifier.batch_size):
-            if waiting[0].due_us > self._clock.now_us() or not self._tell(waiting):
+            wait_us = waiting[0].due_us - self._clock.now_us()
+            # Nothing is put off for longer than the longest retry: what says so was written by another clock.
+            if 0 < wait_us <= LAST_RETRY_SECONDS * 1e6 or not self._tell(waiting):
                 return
         self._refresh()
 
@@ -269,28 +275,28 @@ class Teller:
         if error.reason == "rejected" and len(waiting) > 1:
             # One of them is what the receiver does not want: find it by telling them one by one.
             return all(self._tell([one]) for one in waiting)
-        if error.reason == "rejected" or now_us - first.created_us > GIVE_UP_US:
+        if error.reason == "rejected" or first.attempts >= GIVE_UP_ATTEMPTS:
             ids = [one.id for one in waiting]
             _log.error("notification_given_up", notifier=self._name, error=str(error))
             self._journal.settle(self._name, ids, "given_up", now_us, str(error)[:1_000])
             self._count(self._name, "given_up", len(ids))
             return True
-        delay = min(FIRST_RETRY_SECONDS * 2 ** min(first.attempts, 10), LAST_RETRY_SECONDS)
-        due_us = now_us + round(delay * random.uniform(0.5, 1.0) * 1e6)
+        due_us = now_us + round(_retry_seconds(first.attempts + 1) * 1e6)
         self._journal.postpone(self._name, [one.id for one in waiting], due_us, str(error)[:1_000])
         self._count(self._name, error.reason, 1)
         return False
 
     def _refresh(self) -> None:
-        now_us, every = self._clock.now_us(), self._notifier.refresh_seconds
-        if every is None or now_us - self._refreshed_us < every * 1e6:
+        now_us, now = self._clock.now_us(), self._clock.monotonic()
+        every = self._notifier.refresh_seconds
+        if every is None or now - self._refreshed_at < every:
             return
         aloud = [self._notification(one) for one in self._journal.firing_aloud()]
         firing = [one for one in aloud if one.row["severity"] in self._severities]
         last = self._journal.last_batch()
-        alive = last is not None and now_us - last.now_us < ALIVE_US
+        alive = last is not None and abs(now_us - last.now_us) < ALIVE_US
         self._notifier.refresh(firing, now_us, alive=alive, hall=self._hall)
-        self._refreshed_us = now_us
+        self._refreshed_at = now
 
     def _notification(self, one: Waiting) -> Notification:
         transition = one.transition

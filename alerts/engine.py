@@ -15,6 +15,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from alerts.arrival import Timekeeper
 from alerts.chain import GENESIS, Chain, Flaw, SignedHead, Signer, Transition, verify_chain
 from alerts.courier import Checkpoint, Courier
 from alerts.evaluator import Evaluator, streams_of
@@ -144,13 +145,15 @@ class Engine:
         Raises LogReplaced, LogTruncated or StoreError where going on would break the history.
         """
         messages, error = self._poll(timeout_seconds)
-        now_us = max(self._clock.now_us(), self._last.now_us)
-        ticks = now_us - self._ticked_us >= TICK_US
+        now_us, offset_us = self._time.read()
+        self._metrics.clock_steps.set(self._time.steps)
+        ticks = now_us + offset_us - self._ticked_us >= TICK_US
         if not messages and not ticks and not self._starting:
             return False
         record = BatchRecord(
             number=self._last.number + 1,
             now_us=now_us,
+            offset_us=offset_us,
             digest=self._ruleset.digest,
             ranges=self._intake.ranges(messages),
             tick=ticks,
@@ -206,6 +209,7 @@ class Engine:
         known = self._evaluator.streams if self._journal.last_batch() is not None else []
         self._intake.go_on(streams_of(self._ruleset), known)
         self._last = self._journal.last_batch() or BatchRecord(number=0, now_us=0, digest="")
+        self._time = Timekeeper(self._clock, self._last.now_us, self._last.offset_us)
         self._ticked_us = 0
         self._starting = True
         self._whole = False
@@ -269,14 +273,15 @@ class Engine:
     def _judge(self, record: BatchRecord, messages: Sequence[Message]) -> list[Draft]:
         """Return what a batch leads to; the only way into the evaluator, live and replayed."""
         behind = {(stream, partition): us for stream, partition, us in record.behind}
-        tick = Tick(now_us=record.now_us, behind=behind)
+        own_us = record.now_us + record.offset_us
+        tick = Tick(now_us=own_us, behind=behind, offset_us=record.offset_us)
         drafts: list[Draft] = []
         if record.digest != self._evaluator.ruleset.digest:
             same = record.digest == self._ruleset.digest
             ruleset = self._ruleset if same else RuleSet.from_texts(self._journal.rules(record.digest))
             self._evaluator, drafts = self._evaluator.adopt(ruleset, tick)
         return drafts + self._evaluator.apply(
-            messages, tick if record.tick else None, error=record.error, start=record.start
+            messages, tick, ticks=record.tick, error=record.error, start=record.start
         )
 
     def _poll(self, timeout_seconds: float) -> tuple[list[Message], str | None]:
@@ -324,7 +329,7 @@ class Engine:
         self, record: BatchRecord, messages: Sequence[Message], transitions: Sequence[Transition]
     ) -> None:
         self._last, self._starting, self._whole = record, False, True
-        self._ticked_us = record.now_us if record.tick else self._ticked_us
+        self._ticked_us = record.now_us + record.offset_us if record.tick else self._ticked_us
         self._intake.committed()
         if record.number % self._options.snapshot_batches == 0:
             self._save_snapshot()
@@ -366,6 +371,9 @@ class _EngineMetrics:
             "engine_evaluation_seconds",
             "Reading and judging one batch.",
             (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+        )
+        self.clock_steps = metrics.gauge(
+            "engine_clock_steps", "Times the wall clock was set, since the start."
         )
         self.journal_failures = metrics.counter("engine_journal_failures", "Commits that had to be repeated.")
         self._messages = metrics.counter("engine_messages", "Messages read.")

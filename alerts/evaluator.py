@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from alerts.arrival import Arrivals
 from alerts.frame import Frame, Position, message_order
 from alerts.projection import Projection
 from alerts.quarantine import Quarantine
@@ -48,6 +50,7 @@ class Evaluator:
         self._aged: dict[str, dict[MarkKey, tuple[int, int]]] = {}
         """Of every mark at the last dump: what it was, and when it last moved."""
         self._now_us = 0
+        self._arrivals = Arrivals()
         kinds = KINDS.all()
         self.watchers: list[Watcher[Any]] = [
             kinds[rule.kind].watcher(rule, self._context, order) for order, rule in enumerate(ruleset.rules)
@@ -64,22 +67,28 @@ class Evaluator:
         messages: Sequence[Message],
         tick: Tick | None,
         *,
+        ticks: bool = True,
         error: str | None = None,
         start: bool = False,
     ) -> list[Draft]:
         """Take messages in the order they were read, then the passing of time.
 
+        `tick` tells when the batch was read, None that nobody knows; `ticks`: whether time passes for the rules.
         `error`: why the bus could not be read. `start`: the engine started again, rules that broke are tried anew.
         """
         if start:
             self.quarantine.stopped.clear()
+        if tick is not None:
+            self._arrivals.begin(tick.now_us, tick.offset_us)
+        else:
+            self._arrivals.begin(None, 0)
         order = message_order(messages)
         for is_inventory, segment in groupby(messages, lambda message: message.topic == INVENTORY.topic):
             if is_inventory:
                 self._read_inventory(list(segment), order)
             else:
                 self._read_rows(list(segment), order)
-        if tick is not None:
+        if tick is not None and ticks:
             self._tick(tick, error)
         return self._take_drafts()
 
@@ -115,33 +124,38 @@ class Evaluator:
 
     def _read_inventory(self, messages: list[Message], order: Mapping[int, int]) -> None:
         batch = self._read(INVENTORY, messages)
-        received = batch.received().cast("int64").to_pylist()
-        retired = self._context.topology.apply(batch.table, received)
+        frame = self._frame(batch, order)
+        retired = self._context.topology.apply(batch.table, frame.received_us.tolist())
         if retired:
             last = messages[-1]
-            moment = Moment(position=Position(order[id(last)], 0, 0), ts_us=last.received_us)
+            (arrived_us,) = self._arrivals.times_us([last]).tolist()
+            moment = Moment(
+                position=Position(order[id(last)], 0, 0), ts_us=self._arrivals.wall_us(arrived_us)
+            )
             for watcher in self._running():
                 self._guard(watcher, lambda w: w.on_retired(retired, moment))
         if any(rule.on == INVENTORY.name for rule in self.ruleset.rules):
-            self._watch(batch, order)
+            self._watch(frame)
 
     def _read_rows(self, messages: list[Message], order: Mapping[int, int]) -> None:
-        self._context.life.hear(max(message.received_us for message in messages))
+        self._context.life.hear(int(self._arrivals.times_us(messages).max()))
         by_topic: dict[str, list[Message]] = {}
         for message in messages:
             by_topic.setdefault(message.topic, []).append(message)
         for topic, part in by_topic.items():
             batch = self._read(BY_TOPIC[topic], part)
             if batch.table.num_rows:
-                self._watch(batch, order)
+                self._watch(self._frame(batch, order))
 
-    def _watch(self, batch: Batch, order: Mapping[int, int]) -> None:
-        stream = batch.stream
-        frame = Frame(batch, self._projections[stream.name], order)
+    def _frame(self, batch: Batch, order: Mapping[int, int]) -> Frame:
+        return Frame(batch, self._projections[batch.stream.name], order, self._arrivals)
+
+    def _watch(self, frame: Frame) -> None:
+        stream = frame.stream
         for entities in self._context.entities_of(stream.name):
             frame.numbers(entities)
         if stream is STATUS:
-            self._context.life.note_status(batch.table, frame.received_us.tolist(), STATUS_PAUSE_US)
+            self._context.life.note_status(frame.table, frame.received_us.tolist(), STATUS_PAUSE_US)
         for watcher in self._running():
             if stream.name in watcher.rule.streams():
                 self._guard(watcher, lambda w: w.on_rows(frame))
@@ -151,6 +165,8 @@ class Evaluator:
                     self.quarantine.note(rule.rule, reason)
 
     def _tick(self, tick: Tick, error: str | None) -> None:
+        tick = replace(tick, behind=self._arrivals.read_until_us(tick.behind))
+        self._arrivals.end(tick.now_us, tick.behind)
         self._now_us = tick.now_us
         self._context.life.tick(tick.now_us, error)
         for watcher in self._running():
@@ -211,6 +227,7 @@ class Evaluator:
         return {
             "digest": self.ruleset.digest,
             "now_us": self._now_us,
+            "arrivals": self._arrivals.dump(),
             "context": self._context.dump(),
             "marks": marks,
             "watchers": {
@@ -235,6 +252,7 @@ class Evaluator:
         """Take a dumped state over; what belongs to a rule that watches something else now is left behind."""
         self._context.load(saved["context"])
         self._now_us = saved["now_us"]
+        self._arrivals.load(saved["arrivals"])
         for name, marks in saved["marks"].items():
             self._aged[name] = {MarkKey(*row[:3]): (row[3], row[4]) for row in marks}
             self._marks[name] = {key: sequence for key, (sequence, _) in self._aged[name].items()}

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
+from alerts.arrival import Arrivals
 from alerts.projection import Codes, Projection
 from alerts.state import Entities, Ints, Order
 from contract.bus import Message
@@ -33,9 +35,14 @@ class Position(NamedTuple):
 
 
 class Frame:
-    """Rows in the order they were read. Times are microseconds UTC."""
+    """Rows in the order they were read.
 
-    def __init__(self, batch: Batch, projection: Projection, messages: Mapping[int, int]) -> None:
+    `ts_us` is by the sources' clocks, `received_us` by the engine's time (`alerts/arrival.py`).
+    """
+
+    def __init__(
+        self, batch: Batch, projection: Projection, messages: Mapping[int, int], arrivals: Arrivals
+    ) -> None:
         self.stream: Stream = batch.stream
         self.table: pa.Table = batch.table
         self._events = batch.events
@@ -43,17 +50,25 @@ class Frame:
         self._numbers: dict[Entities, Ints] = {}
         self._orders: dict[Entities, Order] = {}
         rows = np.fromiter((event.rows for event in batch.events), np.int64, len(batch.events))
-        times = np.fromiter((e.message.received_us for e in batch.events), np.int64, len(batch.events))
+        self._rows = rows
         self._ends = np.cumsum(rows)
+        times = arrivals.times_us([event.message for event in batch.events])
         self.received_us: Ints = np.repeat(times, rows)
-        self.truths = projection.evaluate(self.table, pa.array(self.received_us).cast(TIME_TYPE))
+        self._received_wall_us: Ints = self.received_us - arrivals.offset_us
+        self.truths = projection.evaluate(self.table, pa.array(self._received_wall_us).cast(TIME_TYPE))
 
     @cached_property
     def ts_us(self) -> Ints:
         """Event times; a clock that is ahead is taken for the bus's own, so that setting it right loses nothing."""
         ts = self.table.column("ts").combine_chunks().cast(pa.int64()).to_numpy()
-        clamped: Ints = np.minimum(ts, self.received_us + AHEAD_US)
+        clamped: Ints = np.minimum(ts, self._received_wall_us + AHEAD_US)
         return clamped
+
+    @cached_property
+    def sources(self) -> Ints:
+        """Return a number for the source of every row, the same at every start."""
+        numbers = (crc32(event.source.encode()) for event in self._events)
+        return np.repeat(np.fromiter(numbers, np.int64, len(self._events)), self._rows)
 
     def numbers(self, entities: Entities) -> Ints:
         """Return the entity of every row."""
@@ -64,7 +79,7 @@ class Frame:
     def order(self, entities: Entities) -> Order:
         """Return how the rows follow each other; advances the entities' clocks once per frame."""
         if entities not in self._orders:
-            self._orders[entities] = entities.order(self.numbers(entities), self.ts_us)
+            self._orders[entities] = entities.order(self.numbers(entities), self.ts_us, self.sources)
         return self._orders[entities]
 
     def codes(self, condition: str) -> Codes:

@@ -51,7 +51,6 @@ CREATE TABLE IF NOT EXISTS heads (
 );
 CREATE TABLE IF NOT EXISTS outbox (
     notifier TEXT NOT NULL, id INTEGER NOT NULL, chain_index INTEGER NOT NULL, place TEXT,
-    created_us INTEGER NOT NULL,
     due_us INTEGER NOT NULL DEFAULT 0, attempts INTEGER NOT NULL DEFAULT 0,
     outcome TEXT, settled_us INTEGER, detail TEXT, reported INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (notifier, id)
@@ -79,8 +78,11 @@ class BatchRecord:
 
     number: int
     now_us: int
+    """The wall clock."""
     digest: str
     """Of the rule set that judged it."""
+    offset_us: int = 0
+    """How far the engine's own time is ahead of the wall clock."""
     ranges: tuple[Range, ...] = ()
     tick: bool = False
     behind: tuple[tuple[str, int, int], ...] = ()
@@ -102,7 +104,6 @@ class Waiting(NamedTuple):
     place: str | None
     attempts: int
     due_us: int
-    created_us: int
     transition: Transition
 
 
@@ -236,7 +237,7 @@ class Journal:
                 self._commit_transitions(commit)
 
     def _commit_transitions(self, commit: Commit) -> None:
-        number, now_us = commit.record.number, commit.record.now_us
+        number = commit.record.number
         self._db.executemany(
             "INSERT INTO transitions (chain_index, batch, previous_hash, hash, body) VALUES (?, ?, ?, ?, ?)",
             [(t.index, number, t.previous_hash, t.hash, t.body) for t in commit.transitions],
@@ -252,8 +253,8 @@ class Journal:
         for delivery in commit.deliveries:
             name, index = delivery.notifier, delivery.index
             self._db.execute(
-                "INSERT INTO outbox (notifier, id, chain_index, place, created_us) VALUES (?, ?, ?, ?, ?)",
-                (name, next_id[name], index, places[index], now_us),
+                "INSERT INTO outbox (notifier, id, chain_index, place) VALUES (?, ?, ?, ?)",
+                (name, next_id[name], index, places[index]),
             )
             next_id[name] += 1
         self._db.executemany(
@@ -387,7 +388,7 @@ class Journal:
         Only what is published: nobody is told what the history does not hold.
         """
         rows = self._all(
-            "SELECT o.id, o.place, o.attempts, o.due_us, o.created_us,"
+            "SELECT o.id, o.place, o.attempts, o.due_us,"
             " t.chain_index, t.previous_hash, t.hash, t.body"
             " FROM outbox o JOIN transitions t USING (chain_index)"
             " WHERE o.notifier = ? AND o.outcome IS NULL AND t.published = 1 ORDER BY o.id LIMIT ?",
@@ -400,7 +401,7 @@ class Journal:
     def firing_aloud(self) -> list[Waiting]:
         """Return the transition that opened each firing alert which people are told about."""
         rows = self._all(
-            "SELECT -1, f.place, 0, 0, 0, t.chain_index, t.previous_hash, t.hash, t.body"
+            "SELECT -1, f.place, 0, 0, t.chain_index, t.previous_hash, t.hash, t.body"
             " FROM firing f JOIN transitions t USING (chain_index)"
             " WHERE f.quiet = 0 AND t.published = 1 ORDER BY t.chain_index"
         )
@@ -471,8 +472,8 @@ class Journal:
 
 
 def _waiting(chain: str, row: tuple[Any, ...]) -> Waiting:
-    id, place, attempts, due_us, created_us, *transition = row
-    return Waiting(id, place, attempts, due_us, created_us, Transition(chain, *transition))
+    id, place, attempts, due_us, *transition = row
+    return Waiting(id, place, attempts, due_us, Transition(chain, *transition))
 
 
 def _record(text: str) -> BatchRecord:

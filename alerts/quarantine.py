@@ -63,7 +63,14 @@ class Quarantine(Watcher[Rule]):
             if rule not in self.open:
                 moment = self.at_tick(tick, {"reason": failed[rule]})
                 words = {"reason": failed[rule]}
-                self.fire(rule, kind="rule", host=None, began_us=tick.now_us, moment=moment, words=words)
+                self.fire(
+                    rule,
+                    kind="rule",
+                    host=None,
+                    began_us=tick.wall_us(tick.now_us),
+                    moment=moment,
+                    words=words,
+                )
         for rule in sorted(self.open):
             if tick.now_us - self._last_us[rule] >= RECOVERY_US:
                 self.end(rule, "cleared", self.at_tick(tick))

@@ -26,6 +26,9 @@ Bools = npt.NDArray[np.bool_]
 GAP_INTERVALS = 3
 """A silence longer than this many intervals is a gap: nothing is known about it."""
 
+CLOCK_BACK_US = 5_000_000
+"""Time that falls by more than this within one source is a clock that was set, not rows that were late."""
+
 SEED_INTERVALS = 30
 """How far an entity's first interval may exceed the stream's and still be taken for its pace.
 
@@ -98,7 +101,7 @@ class Entities:
         self._numbers: dict[str, int] = {}
         self._known = pa.array([], pa.string())
         self._interval_us = round(stream.interval.total_seconds() * 1e6) if stream.interval else 0
-        self._arrays = Arrays(last_us=0, pace_us=0, received_us=0, beat_us=0)
+        self._arrays = Arrays(last_us=0, last_source=0, pace_us=0, received_us=0, beat_us=0)
         self._beats = False
         self._stamp = np.zeros(64, np.int64)
 
@@ -148,18 +151,25 @@ class Entities:
             beat[at] = self._pace(step, beat[at])[1]
         return numbers
 
-    def order(self, numbers: Ints, ts_us: Ints) -> Order:
-        """Put a batch behind what was seen before, row by row as it arrived."""
+    def order(self, numbers: Ints, ts_us: Ints, sources: Ints) -> Order:
+        """Put a batch behind what was seen before, row by row as it arrived.
+
+        A source sends in the order in which it read, so time that falls far from one of its rows to the next is a
+        clock that was set back: a gap, and then all is judged on.
+        """
         turn = self._turns(numbers)
         fresh, known_us = np.zeros(len(numbers), np.bool_), np.zeros(len(numbers), np.int64)
         last, pace = self._arrays["last_us"], self._arrays["pace_us"]
+        last_source = self._arrays["last_source"]
         for rows in turns_of(np.flatnonzero(numbers >= 0), turn):
             at, ts = numbers[rows], ts_us[rows]
             before = last[at]
             newer = ts > before
-            fresh[rows] = newer
-            self.skipped += len(rows) - int(np.count_nonzero(newer))
-            last[at] = np.maximum(before, ts)
+            taken = newer | ((ts < before - CLOCK_BACK_US) & (sources[rows] == last_source[at]))
+            fresh[rows] = taken
+            self.skipped += len(rows) - int(np.count_nonzero(taken))
+            last[at] = np.where(taken, ts, before)
+            last_source[at] = np.where(taken, sources[rows], last_source[at])
             if self._interval_us:
                 step = np.where(newer & (before > 0), ts - before, 0)
                 known_us[rows], pace[at] = self._pace(step, pace[at])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from alerts.frame import Frame, Position, as_json
+from alerts.frame import Frame, Position, as_json, iso
 from alerts.liveness import Life
 from alerts.registry import Registry
 from alerts.rule import Rule, Template
@@ -62,11 +62,13 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """The engine's clock, and how far each partition is read."""
+    """The engine's own time, which never jumps, and how far each partition is read by it."""
 
     now_us: int
     behind: Mapping[tuple[str, int], int]
     """(stream, partition) to the time up to which it is read, of every partition not read to its end."""
+    offset_us: int = 0
+    """How far the engine's time is ahead of the wall clock: not 0 once that was set."""
 
     def read_until_us(self, stream: str, partition: int) -> int:
         """Return the time up to which everything in a partition was seen."""
@@ -74,6 +76,14 @@ class Tick:
 
     def read_to_end(self, stream: str) -> bool:
         return all(name != stream for name, _ in self.behind)
+
+    def wall_us(self, own_us: int) -> int:
+        """Return a time of the engine as people are shown it; 0, which is never, stays 0."""
+        return own_us - self.offset_us if own_us else 0
+
+    def iso(self, own_us: int) -> str:
+        """Return a time of the engine as people read it."""
+        return iso(self.wall_us(own_us))
 
 
 class Context:
@@ -192,10 +202,11 @@ class Watcher(Generic[_Rule]):
     def at_tick(
         self, tick: Tick, evidence: Mapping[str, Any] | None = None, evidence_ts_us: int | None = None
     ) -> Moment:
+        """Return the moment of a tick; `evidence_ts_us` is of the engine's time."""
         return Moment(
             position=Position(AT_TICK, 0, self.order),
-            ts_us=tick.now_us,
-            evidence_ts_us=evidence_ts_us or None,
+            ts_us=tick.wall_us(tick.now_us),
+            evidence_ts_us=tick.wall_us(evidence_ts_us or 0) or None,
             evidence=as_json(evidence) if evidence else None,
         )
 

@@ -91,12 +91,6 @@ class Batch:
             pa.nulls(total, pa.string()),
         ]
 
-    def received(self) -> pa.Array:
-        """Return `_received` alone: what a rule may ask of every row."""
-        rows = np.fromiter((e.rows for e in self.events), np.int64, len(self.events))
-        times = np.fromiter((e.message.received_us for e in self.events), np.int64, len(self.events))
-        return pa.array(np.repeat(times, rows)).cast(TIME_TYPE)
-
 
 def read_batch(
     stream: Stream, messages: Sequence[Message], marks: Marks, *, synthetic: bool | None = None

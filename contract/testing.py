@@ -33,6 +33,10 @@ class FakeClock:
         self._now_us += round(seconds * 1_000_000)
         self._monotonic += seconds
 
+    def set(self, seconds: float) -> None:
+        """Set the wall clock forward, or back, while no time passes."""
+        self._now_us += round(seconds * 1_000_000)
+
     def sleep(self, seconds: float) -> None:
         self.advance(seconds)
 

@@ -11,11 +11,10 @@ from pydantic import Field
 from typing_extensions import override
 
 from alerts.duration import Duration
-from alerts.frame import iso
 from alerts.liveness import Source
 from alerts.rule import Problem, Rule, Template
 from alerts.state import Ints
-from alerts.watcher import Context, Tick, Watcher, kind
+from alerts.watcher import Context, Open, Tick, Watcher, kind
 from contract.streams import STREAMS
 
 STATUS = "collector_status"
@@ -92,14 +91,17 @@ class AbsenceWatcher(Watcher[AbsenceRule]):
     def __init__(self, rule: AbsenceRule, context: Context, order: int) -> None:
         super().__init__(rule, context, order)
         self._judge: Judge = JUDGES[rule.expect](rule, context)
+        self._since_us: dict[str, int] = {}
+        """Since when each that is open is silent, by the engine's time."""
 
     @override
     def on_tick(self, tick: Tick) -> None:
         for entity in sorted(self.open):
             heard = self._judge.heard_us(entity)
-            if heard > self.open[entity].began_us:
-                evidence = {"heard_again": iso(heard)}
+            if heard > self._since_us.get(entity, 0):
+                evidence = {"heard_again": tick.iso(heard)}
                 self.end(entity, "cleared", self.at_tick(tick, evidence, heard))
+        self._since_us = {entity: us for entity, us in self._since_us.items() if entity in self.open}
         for silence in list(self._judge.silences(tick)):
             if silence.entity not in self.open:
                 self._report(silence, tick)
@@ -108,19 +110,20 @@ class AbsenceWatcher(Watcher[AbsenceRule]):
                 self.forget(silence.entity)
 
     def _report(self, silence: Silence, tick: Tick) -> None:
-        seen = iso(silence.last_seen_us) if silence.last_seen_us else None
+        seen = tick.iso(silence.last_seen_us) if silence.last_seen_us else None
+        self._since_us[silence.entity] = silence.since_us
         shown = {
             "reason": silence.reason,
             "last_seen": seen,
             "silent_seconds": silence.silent_us // 1_000_000,
-            "counted_from": iso(silence.since_us),
+            "counted_from": tick.iso(silence.since_us),
         } | silence.more
         words = shown | {"host": silence.host, "hall": self.context.hall, "last_seen": seen or "never"}
         self.fire(
             silence.entity,
             kind=self.rule.expect if self.rule.expect != "bus" else "hall",
             host=silence.host,
-            began_us=silence.since_us,
+            began_us=tick.wall_us(silence.since_us),
             moment=self.at_tick(tick, shown, silence.last_seen_us),
             words=words,
         )
@@ -130,12 +133,17 @@ class AbsenceWatcher(Watcher[AbsenceRule]):
         self._judge.forget(entity)
 
     @override
+    def reopen(self, entity: str, alert: Open) -> None:
+        self._since_us[entity] = alert.began_us
+
+    @override
     def dump(self) -> dict[str, Any]:
-        return self._judge.dump()
+        return {"since_us": self._since_us, "judge": self._judge.dump()}
 
     @override
     def load(self, saved: Mapping[str, Any]) -> None:
-        self._judge.load(saved)
+        self._since_us = dict(saved["since_us"])
+        self._judge.load(saved["judge"])
 
 
 class Judge:
@@ -223,7 +231,7 @@ class GpuJudge(Judge):
                 silent_us=int(host_seen[at] - base[at]),
                 reason="its host reports, this GPU does not",
                 last_seen_us=int(seen[at]),
-                more={"host_last_seen": iso(int(host_seen[at]))},
+                more={"host_last_seen": tick.iso(int(host_seen[at]))},
             )
 
     def _notice_resumed(self) -> None:
@@ -283,7 +291,7 @@ class HostJudge(Judge):
             return None
         else:
             until, base_us = min(until, source.heard_us), max(base_us, source.resumed_us)
-            reason, more = "its collector reports, but no rows of this host", _shown(source)
+            reason, more = "its collector reports, but no rows of this host", _shown(source, tick)
         if until - base_us < may_be_us:
             return None
         seen = int(self._hosts.received_us[self._hosts.number(host)])
@@ -315,7 +323,9 @@ class SourceJudge(Judge):
             until = min(tick.read_until_us(STATUS, status.partition_of(name)), self.life.heard_us)
             if until - base >= self.rule.after_us:
                 reason = "it said that it stops" if source.state == "stopping" else "its status stopped"
-                yield Silence(name, source.host, base, until - base, reason, source.heard_us, _shown(source))
+                yield Silence(
+                    name, source.host, base, until - base, reason, source.heard_us, _shown(source, tick)
+                )
 
     def _retired(self, host: str | None) -> bool:
         asset = self.topology.assets.get(host or "")
@@ -348,11 +358,11 @@ class BusJudge(Judge):
 JUDGES: dict[str, type[Judge]] = {"gpu": GpuJudge, "host": HostJudge, "source": SourceJudge, "bus": BusJudge}
 
 
-def _shown(source: Source) -> dict[str, Any]:
+def _shown(source: Source, tick: Tick) -> dict[str, Any]:
     return {
         "collector": source.collector,
         "collector_state": source.state,
-        "collector_last_seen": iso(source.heard_us),
+        "collector_last_seen": tick.iso(source.heard_us),
         "last_error_reason": source.last_error_reason,
         "last_error": source.last_error,
     }

@@ -15,8 +15,11 @@ from alerts.duration import Duration
 from alerts.frame import Frame
 from alerts.projection import TRUE
 from alerts.rule import Problem, Rule, column_problems
+from alerts.state import CLOCK_BACK_US
 from alerts.watcher import Context, Moment, Open, Tick, Watcher, kind
 from contract.streams import STREAMS
+
+MAX_SOURCES = 16
 
 MAX_KEPT = 1_000
 """Events remembered per entity: a count above this needs no more of them."""
@@ -69,6 +72,8 @@ class _History:
     """What `distinct` counts, beside each time."""
     bursts: dict[str, int] = field(default_factory=dict)
     """When each burst was last fed."""
+    newest_us: dict[str, int] = field(default_factory=dict)
+    """By source, when its newest event was."""
     received_us: int = 0
 
 
@@ -96,13 +101,26 @@ class EventCountWatcher(Watcher[EventCountRule]):
                 continue
             history = self._histories.setdefault(name, _History())
             history.received_us = max(history.received_us, int(frame.received_us[row]))
-            if not self._count(history, int(frame.ts_us[row]), values) or name in self.open:
+            ts_us = int(frame.ts_us[row])
+            self._follow_clock(history, str(frame.sources[row]), ts_us)
+            if not self._count(history, ts_us, values) or name in self.open:
                 continue
             moment = self.at_row(frame, row, values)
             named = values[self.rule.columns[0]] is not None or self.rule.entity_else is None
             kind = self.rule.columns[0] if named else str(self.rule.entity_else)
             began, host = history.times_us[0], values.get("host")
             self.fire(name, kind=kind, host=host, began_us=began, moment=moment, words=values)
+
+    def _follow_clock(self, history: _History, source: str, ts_us: int) -> None:
+        """Move what is remembered with a clock that was set back, so that its distances stay."""
+        back_us = history.newest_us.get(source, ts_us) - ts_us
+        if back_us > CLOCK_BACK_US:
+            history.times_us = [us - back_us for us in history.times_us]
+            history.bursts = {key: us - back_us for key, us in history.bursts.items()}
+            history.newest_us = {name: us - back_us for name, us in history.newest_us.items()}
+        history.newest_us[source] = max(ts_us, history.newest_us.get(source, ts_us))
+        if len(history.newest_us) > MAX_SOURCES:
+            del history.newest_us[next(iter(history.newest_us))]
 
     def _clear(self, name: str, moment: Moment) -> None:
         self._histories.pop(name, None)

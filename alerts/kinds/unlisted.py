@@ -11,7 +11,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from alerts.duration import Duration
-from alerts.frame import Frame, iso
+from alerts.frame import Frame
 from alerts.rule import Rule
 from alerts.state import Ints
 from alerts.watcher import Context, Tick, Watcher, kind
@@ -80,13 +80,20 @@ class UnlistedWatcher(Watcher[UnlistedRule]):
             return
         asset = self.context.topology.assets.get(name)
         evidence = {
-            "last_seen": iso(heard_us),
+            "last_seen": tick.iso(heard_us),
             "listed": "never"
             if asset is None
             else f"as {asset.kind}, {'active' if asset.active else 'retired'}",
         }
         moment, host = self.at_tick(tick, evidence, heard_us), self._hosts.get(name)
-        self.fire(name, kind=self.rule.expect, host=host, began_us=since, moment=moment, words={"host": host})
+        self.fire(
+            name,
+            kind=self.rule.expect,
+            host=host,
+            began_us=tick.wall_us(since),
+            moment=moment,
+            words={"host": host},
+        )
 
     def _compare(self) -> bool:
         """Find who is not listed; return whether there is a list to compare with."""

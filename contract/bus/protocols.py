@@ -33,7 +33,7 @@ class Message(NamedTuple):
     partition: int
     offset: int
     received_us: int
-    """When the bus appended it, microseconds UTC; never falls within a partition."""
+    """When the bus appended it, by the bus's own wall clock: microseconds UTC. It may stand or fall where that is set."""
     key: str
     headers: Mapping[str, str]
     body: bytes

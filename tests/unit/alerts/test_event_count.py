@@ -112,6 +112,22 @@ def test_nothing_expires_while_the_partition_is_behind() -> None:
     ]
 
 
+def test_a_clock_that_is_set_back_hides_no_event_and_makes_no_repeat_a_new_one() -> None:
+    feed = Feed()
+    back = {"ahead": -3 * 3600}
+    rows = [
+        feed.event(10, 79),
+        feed.event(20, 79, **back),
+        feed.event(21, 63, **back),
+        feed.event(22, 63, **back),
+    ]
+    fields = {"burst_by": ["code"], "burst_gap": "3m"}
+    assert run(rows, count=3, **fields) == []
+    assert run([*rows, feed.event(23, 48, **back)], count=3, **fields) == [
+        (23 - 3 * 3600, "firing", "GPU-1", None)
+    ]
+
+
 def test_memory_of_one_entity_is_bounded() -> None:
     from alerts.kinds.event_count import MAX_KEPT
 

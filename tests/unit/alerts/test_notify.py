@@ -243,18 +243,45 @@ def test_one_notification_that_is_refused_does_not_hold_up_the_others(tmp_path) 
     ]
 
 
+class Deaf:
+    """A receiver that is never there."""
+
+    batch_size = 1
+    refresh_seconds = None
+
+    def notify(self, notifications):
+        raise NotifyError("unreachable", f"{len(notifications)} not taken")
+
+    def close(self):
+        """Nothing is open."""
+
+
 def test_a_receiver_that_takes_nothing_for_a_day_is_given_up(tmp_path) -> None:
-    receiver = Receiver()
-    receiver.status = 500
-    with receiver:
-        hall = Hall(tmp_path, alertmanager(receiver))
-        hall.sample(-1.0)
-        hall.clock.advance(25 * 3600)
-        hall.engine.step()
-        hall.engine.close()
-    assert [(row["outcome"], row["detail"][:17]) for row in hall.told()] == [
-        ("given_up", "Alertmanager: 500")
-    ]
+    hall = Hall(tmp_path, {"notifier": "stdout"})
+    (teller,) = hall.engine._courier._tellers
+    teller._notifier = Deaf()
+    hall.sample(-1.0)
+    for _ in range(25 * 60):
+        hall.clock.advance(60)
+        teller.tell()
+    hall.engine.step()
+    hall.engine.close()
+    assert [(row["outcome"], row["attempts"]) for row in hall.told()] == [("given_up", 1_441)]
+
+
+@pytest.mark.parametrize("hours", [-3, 30])
+def test_a_clock_that_is_set_neither_puts_a_notification_off_nor_gives_it_up(tmp_path, hours) -> None:
+    hall = Hall(tmp_path, {"notifier": "stdout"})
+    (teller,) = hall.engine._courier._tellers
+    notifier, teller._notifier = teller._notifier, Deaf()
+    hall.sample(-1.0)
+    hall.clock.set(hours * 3600)
+    teller.tell()
+    teller._notifier = notifier
+    hall.clock.advance(60)
+    hall.engine.step()
+    hall.engine.close()
+    assert [row["outcome"] for row in hall.told()] == ["delivered"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,21 @@ def numbers(entities, *names):
     return entities.numbers_in(rows, np.full(len(names), 5 * SECOND))
 
 
+def order(entities, ids, ts, sources=None):
+    return entities.order(ids, ts, np.zeros(len(ids), np.int64) if sources is None else np.array(sources))
+
+
+def test_time_that_falls_within_one_source_is_a_clock_and_between_two_it_is_a_late_row() -> None:
+    entities = Entities(GPU, ["gpu_uuid"])
+    ids = numbers(entities, "a")
+    hour = 3_600 * SECOND
+    rows = [(9 * hour, 1), (9 * hour + SECOND, 1), (6 * hour, 2), (6 * hour, 1), (6 * hour + SECOND, 1)]
+    found = [order(entities, ids, np.array([ts]), [source]) for ts, source in rows]
+    assert [bool(one.fresh[0]) for one in found] == [True, True, False, True, True]
+    assert [int(one.known_us[0]) for one in found] == [0, SECOND, 0, 0, SECOND]
+    assert entities.skipped == 1
+
+
 def test_an_entity_keeps_its_number() -> None:
     entities = Entities(GPU, ["gpu_uuid"])
     assert numbers(entities, "a", "b", "a").tolist() == [0, 1, 0]
@@ -29,11 +44,11 @@ def test_an_entity_keeps_its_number() -> None:
 def test_numbers_survive_being_written_down() -> None:
     entities = Entities(GPU, ["gpu_uuid"])
     ids = numbers(entities, "a", "b", "c")
-    entities.order(ids, np.array([SECOND, 2 * SECOND, 3 * SECOND]))
+    order(entities, ids, np.array([SECOND, 2 * SECOND, 3 * SECOND]))
     again = Entities(GPU, ["gpu_uuid"])
     again.load(unpack(pack(entities.dump())))
     assert numbers(again, "b", "d").tolist() == [1, 3]
-    stale = again.order(np.array([1, 3]), np.array([2 * SECOND, SECOND]))
+    stale = order(again, np.array([1, 3]), np.array([2 * SECOND, SECOND]))
     assert stale.fresh.tolist() == [False, True]
 
 
@@ -41,10 +56,10 @@ def test_more_entities_than_there_was_room_for() -> None:
     entities = Entities(GPU, ["gpu_uuid"])
     names = [f"gpu-{n}" for n in range(1_000)]
     ids = numbers(entities, *names)
-    order = entities.order(ids, np.arange(1_000) + SECOND)
+    found = order(entities, ids, np.arange(1_000) + SECOND)
     assert ids.tolist() == list(range(1_000))
-    assert order.fresh.all()
-    assert not order.turn.any()
+    assert found.fresh.all()
+    assert not found.turn.any()
 
 
 @given(st.lists(st.tuples(st.integers(-1, 5), st.integers(1, 40)), max_size=40))
@@ -57,15 +72,15 @@ def test_order_is_what_a_loop_over_the_rows_would_find(rows) -> None:
         if rows
         else (np.zeros(0, np.int64),) * 2
     )
-    order = entities.order(ids, ts)
+    found = order(entities, ids, ts)
     last: dict[int, int] = {}
     seen: dict[int, int] = {}
     for at, (number, time) in enumerate(zip(ids.tolist(), ts.tolist(), strict=True)):
         if number < 0:
             continue
-        assert order.turn[at] == seen.setdefault(number, -1) + 1
+        assert found.turn[at] == seen.setdefault(number, -1) + 1
         seen[number] += 1
-        assert order.fresh[at] == (time > last.get(number, 0))
+        assert found.fresh[at] == (time > last.get(number, 0))
         last[number] = max(last.get(number, 0), time)
 
 
@@ -106,7 +121,7 @@ def test_known_time_follows_each_entitys_pace(times, known) -> None:
     entities = Entities(GPU, ["gpu_uuid"])
     number = np.array([entities.number("a")])
     found = [
-        int(entities.order(number, np.array([round((100 + time) * SECOND)])).known_us[0]) / SECOND
+        int(order(entities, number, np.array([round((100 + time) * SECOND)])).known_us[0]) / SECOND
         for time in times
     ]
     assert found == known
