@@ -34,7 +34,7 @@ LONGEST_BACK_OFF_SECONDS = 10.0
 _STUCK_SECONDS = 5.0  # beyond its timeout: the collector does not keep its promise
 
 _CLOCK_BACK_US = 5_000_000
-"""A clock that is set back by more than its daily corrections was wrong before, or is now."""
+"""More than any daily correction."""
 
 _LONGEST_ERROR = 4_000
 _TINY = 1e-6  # a grid point reached is not missed by the rounding of its time
@@ -112,7 +112,6 @@ class Source:
         self._state: State = "starting"
         self._failures = 0
         self._last_us = 0
-        self._clock_is_back = False
         self._asked_at: float | None = None
         self._status_due = 0.0
         self._random = random.Random(zlib.crc32(self.name.encode()))
@@ -290,24 +289,23 @@ class Source:
         return base + (passed + 1) * interval
 
     def _now_us(self) -> int:
-        """Return the wall time, which for one source always rises: where the clock goes back, it waits for it."""
-        now_us = self._clock.now_us()
-        if now_us < self._last_us:
-            self._metrics.clock_steps.labels(self._config.collector).inc()
-        self._tell_clock(self._last_us - now_us)
-        self._last_us = max(now_us, self._last_us + 1)
-        return self._last_us
+        """Return the wall time, which rises with every reading unless the clock was set back far.
 
-    def _tell_clock(self, behind_us: int) -> None:
-        """Tell once of a clock that was set back far: until it has caught up, all rows have one time."""
-        was_back, self._clock_is_back = self._clock_is_back, behind_us > _CLOCK_BACK_US
-        if self._clock_is_back and not was_back:
-            words = (
-                f"the clock of this machine went back by {behind_us / 1e6:.0f} s: rows keep the time before until it "
-                "has caught up; if it is right now, restart this process"
-            )
+        A little back is a daily correction: the rows wait for it. More means that the time before was wrong or that
+        this one is, so it is told, and followed.
+        """
+        now_us = self._clock.now_us()
+        back_us = self._last_us - now_us
+        if back_us > 0:
+            self._metrics.clock_steps.labels(self._config.collector).inc()
+        if back_us > _CLOCK_BACK_US:
+            words = f"the clock of this machine was set back by {back_us / 1e6:.0f} s"
             self._tally.last_error_reason, self._tally.last_error = "clock", words
-            _log.error("clock_went_back", source=self.name, error=words)
+            _log.error("clock_set_back", source=self.name, error=words)
+            self._last_us = now_us
+        else:
+            self._last_us = max(now_us, self._last_us + 1)
+        return self._last_us
 
     def _status(self) -> dict[str, list[Any]]:
         tally = self._tally
