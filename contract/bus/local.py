@@ -73,6 +73,7 @@ class LocalBus:
         self._retention_us = retention_hours * 3_600_000_000
         self._retention_bytes = retention_bytes
         self._upkeep_at = -math.inf
+        self._opened_us, self._opened_at = clock.now_us(), clock.monotonic()
         create_database(path / FILE_NAME, TABLES, wait_seconds)
 
         def connect() -> Database:
@@ -215,7 +216,9 @@ class LocalBus:
             _log.warning("retention_failed", reason=error.reason, error=error)
 
     def _delete_chunk(self) -> int:
-        oldest_us = self._clock.now_us() - self._retention_us
+        # Where the clock is set forward, what was not read yet must not become too old at once.
+        ran_us = round((self._clock.monotonic() - self._opened_at) * 1e6)
+        oldest_us = min(self._clock.now_us(), self._opened_us + ran_us) - self._retention_us
         with self._database.writing() as connection:
             excess = used_bytes(connection) - self._retention_bytes
             before, count = find_surplus(connection, excess, oldest_us)

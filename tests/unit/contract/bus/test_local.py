@@ -707,3 +707,14 @@ def test_a_limit_is_shared_fairly(available: dict[TopicPartition, int], limit: i
     unmet = [shares.get(p, 0) for p in available if shares.get(p, 0) < available[p]]
     assert all(abs(a - b) <= 1 for a, b in pairwise(unmet))
     assert not unmet or max(shares.values(), default=0) <= max(unmet) + 1
+
+
+def test_a_clock_that_is_set_forward_deletes_nothing_that_was_not_read(
+    bus: LocalBus, consumer: Consumer, clock: FakeClock
+) -> None:
+    append(bus, 0, "a")
+    clock.set(10_000 * 3_600)
+    append(bus, 0, "b")
+    assert bus.enforce_retention() == 0
+    start(consumer, ZERO)
+    assert texts(read_all(consumer, 2)) == ["a", "b"]
