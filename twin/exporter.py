@@ -85,7 +85,7 @@ FAMILIES = (
 )  # fmt: skip
 
 _XID_FIELD = 230
-_XID_TEXTS = {0: "No Error", 79: "GPU has fallen off the bus"}
+_XID_TEXTS = {0: "No Error", 79: "GPU has fallen off the bus", 154: "GPU recovery action changed"}
 
 
 class Exporter:

@@ -1,6 +1,6 @@
 """What can go wrong in the hall, and what only looks like it: one entry per kind.
 
-A kind draws its magnitude, changes the hall while it lasts, and knows when the pages first show it.
+A kind draws its magnitude, changes the hall while it lasts, and knows when a page or a log first shows it.
 It says what is physically so; whether that deserves an alert is for others to decide.
 """
 
@@ -14,13 +14,14 @@ import numpy as np
 
 from twin.hall import Hall
 from twin.sensors import Readings
+from twin.syslog import xid
 
 Magnitude: TypeAlias = Mapping[str, float | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Positions in the plan; `gpu` is the first of the host where the whole host is meant."""
+    """Positions in the plan; `gpu` is the first of the host where the whole host is meant, and stands for its NIC."""
 
     host: int
     gpu: int
@@ -31,10 +32,10 @@ class FaultKind:
     """How one kind of injection acts: `begin` once, `hold` at every step from then on until it ends."""
 
     kind: Literal["fault", "decoy"]
-    entity: Literal["gpu", "host"]
+    entity: Literal["gpu", "nic", "host"]
     draw: Callable[[np.random.Generator], dict[str, float | str]]
     shows: Callable[[Hall, Readings, Target], bool]
-    begin: Callable[[Hall, Target], None] = lambda _hall, _target: None
+    begin: Callable[[Hall, Target, Magnitude], None] = lambda _hall, _target, _magnitude: None
     hold: Callable[[Hall, Target, Magnitude, float], None] = lambda _hall, _target, _magnitude, _age: None
 
 
@@ -61,10 +62,70 @@ def _hold_thermal(hall: Hall, target: Target, magnitude: Magnitude, age_seconds:
 # -- xid79: the GPU no longer answers on PCIe; its job dies on every host -------------------------------
 
 
-def _begin_xid79(hall: Hall, target: Target) -> None:
+def _begin_xid79(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
     hall.present[target.gpu] = False
     hall.last_xid[target.gpu] = 79
     hall.workload.running[hall.workload.job_of_gpu[target.gpu]] = False
+    bus_id = hall.plan.gpus[target.gpu].pci_bus_id
+    hall.print(
+        target.host,
+        xid(bus_id, 79, "GPU has fallen off the bus."),
+        f"NVRM: GPU {bus_id[4:].lower()}: GPU has fallen off the bus.",
+        "NVRM: A GPU crash dump has been created. If possible, please run",
+        "NVRM: nvidia-bug-report.sh as root to collect this data before",
+        "NVRM: the NVIDIA kernel module is unloaded.",
+        xid(bus_id, 154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
+    )
+
+
+# -- nvlink: one link of a GPU fails; the exporter's gauge shows only the code that came last -----------
+
+
+def _draw_nvlink(rng: np.random.Generator) -> dict[str, float | str]:
+    return {"link": float(rng.integers(18))}
+
+
+def _begin_nvlink(hall: Hall, target: Target, magnitude: Magnitude) -> None:
+    hall.last_xid[target.gpu] = 154
+    hall.workload.running[hall.workload.job_of_gpu[target.gpu]] = False
+    bus_id = hall.plan.gpus[target.gpu].pci_bus_id
+    registers = "(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"
+    hall.print(
+        target.host,
+        xid(bus_id, 74, f"NVLink: fatal error detected on link {magnitude['link']:.0f}{registers}"),
+        xid(bus_id, 154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"),
+    )
+
+
+# -- nic: the firmware of a network card no longer answers its driver ------------------------------------
+
+
+def _begin_nic(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
+    nic = hall.plan.hosts[target.host].nics[target.gpu % hall.plan.gpus_per_host]
+    hall.print(
+        target.host,
+        f"mlx5_core {nic.pci_bus_id}: poll_health:825:(pid 0): device's health compromised - reached miss count",
+    )
+
+
+# -- nic-notices: a cable is put in, a slot says that it gives enough ------------------------------------
+
+
+def _begin_notices(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
+    nic = hall.plan.hosts[target.host].nics[target.gpu % hall.plan.gpus_per_host]
+    hall.print(
+        target.host,
+        f"mlx5_core {nic.pci_bus_id}: PCIe slot advertised sufficient power (75W).",
+        f"mlx5_core {nic.pci_bus_id}: Port module event: module 0, Cable plugged",
+    )
+
+
+# -- forged-xid: a program writes into the log what only the driver can know ----------------------------
+
+
+def _begin_forged(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
+    bus_id = hall.plan.gpus[target.gpu].pci_bus_id
+    hall.print(target.host, xid(bus_id, 79, "GPU has fallen off the bus."), tag="train.py[31337]")
 
 
 # -- silent-host: the exporter, or the whole host, stops answering --------------------------------------
@@ -81,7 +142,7 @@ def _hold_silent(hall: Hall, target: Target, magnitude: Magnitude, _age_seconds:
 # -- job-start: every GPU of an idle host goes to full load at once -------------------------------------
 
 
-def _begin_job(hall: Hall, target: Target) -> None:
+def _begin_job(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
     hall.workload.running[hall.workload.job_of_gpu[target.gpu]] = True
 
 
@@ -92,7 +153,7 @@ def _draw_restart(rng: np.random.Generator) -> dict[str, float | str]:
     return {"lasts_seconds": float(rng.uniform(3.0, 6.0))}
 
 
-def _begin_restart(hall: Hall, target: Target) -> None:
+def _begin_restart(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
     count = hall.plan.gpus_per_host
     hall.last_xid[target.host * count : (target.host + 1) * count] = 0
 
@@ -131,6 +192,20 @@ KINDS: Mapping[str, FaultKind] = {
         hold=_hold_silent,
         shows=_is_not_serving,
     ),
+    "nvlink": FaultKind(
+        kind="fault",
+        entity="gpu",
+        draw=_draw_nvlink,
+        begin=_begin_nvlink,
+        shows=lambda _hall, _readings, _target: True,
+    ),
+    "nic": FaultKind(
+        kind="fault",
+        entity="nic",
+        draw=_draws_nothing,
+        begin=_begin_nic,
+        shows=lambda _hall, _readings, _target: True,
+    ),
     "job-start": FaultKind(
         kind="decoy",
         entity="host",
@@ -145,6 +220,20 @@ KINDS: Mapping[str, FaultKind] = {
         begin=_begin_restart,
         hold=_hold_restart,
         shows=_is_not_serving,
+    ),
+    "nic-notices": FaultKind(
+        kind="decoy",
+        entity="nic",
+        draw=_draws_nothing,
+        begin=_begin_notices,
+        shows=lambda _hall, _readings, _target: True,
+    ),
+    "forged-xid": FaultKind(
+        kind="decoy",
+        entity="gpu",
+        draw=_draws_nothing,
+        begin=_begin_forged,
+        shows=lambda _hall, _readings, _target: True,
     ),
 }
 """Every kind by the name it has in scenarios and labels. One with `lasts_seconds` ends by itself."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from twin import physics
 from twin.plan import Draw, Plan
+from twin.syslog import KERNEL, Message
 from twin.workload import Activity, Floats, Workload
 
 Answer: TypeAlias = Literal["serve", "hang", "refuse"]
@@ -18,7 +19,7 @@ _WARM_UP_SECONDS = 60.0  # several time constants of every mass: the hall opens 
 
 
 class Hall:
-    """Every GPU of a plan as arrays in plan order, and the exporter process of every host.
+    """Every GPU of a plan as arrays in plan order, and the exporter process and the log of every host.
 
     The same plan and the same sequence of steps give the same hall.
     """
@@ -30,6 +31,7 @@ class Hall:
         self.plan = plan
         self.workload = Workload(plan)
         self.answers: list[Answer] = ["serve"] * len(plan.hosts)
+        self._printed: list[list[Message]] = [[] for _ in plan.hosts]
 
         cdus = dict.fromkeys(host.cdu for host in plan.hosts)
         loops = {cdu: silicon.uniform(*physics.COOLANT_CELSIUS) for cdu in cdus}
@@ -61,6 +63,15 @@ class Hall:
     def margin(self) -> Floats:
         """Kelvins left to the operating limit."""
         return physics.margin(self.die_celsius, self.die_watts)
+
+    def print(self, host: int, *texts: str, tag: str = KERNEL) -> None:
+        """Let the kernel of a host, or a program of it, write into its log."""
+        self._printed[host] += [Message(text, tag) for text in texts]
+
+    def take_printed(self) -> list[list[Message]]:
+        """Return what every host has written since the last call, in plan order."""
+        printed, self._printed = self._printed, [[] for _ in self._printed]
+        return printed
 
     def advance(self, seconds: float) -> None:
         """Move every GPU forward; power and activity are then means over the whole step."""

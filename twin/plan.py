@@ -18,6 +18,7 @@ DRIVER_VERSION = "580.105.08"
 NIC_SPEED_GBPS = 400
 # Bus numbers of the eight GPUs and therefore their order, as a real eight-way H100 host shows them.
 GPU_BUSES = ("53", "64", "75", "86", "97", "A8", "B9", "CA")
+NIC_BUSES = ("52", "63", "74", "85", "96", "a7", "b8", "c9")  # each behind the switch of its GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Nic:
 
     name: str
     guid: str
+    pci_bus_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,7 @@ class Draw(IntEnum):
     NOISE = 3
     SCENARIO = 4
     GUIDS = 5
+    SYSLOG = 6
 
     def generator(self, seed: int) -> np.random.Generator:
         """Return the generator; equal seeds give equal draws."""
@@ -163,7 +166,10 @@ def _draw_host(rng: np.random.Generator, guids: Iterator[str], number: int, gpus
             Gpu(index=index, uuid=_draw_uuid(rng), pci_bus_id=f"00000000:{GPU_BUSES[index]}:00.0")
             for index in range(gpus)
         ),
-        nics=tuple(Nic(name=f"mlx5_{index}", guid=next(guids)) for index in range(gpus)),
+        nics=tuple(
+            Nic(name=f"mlx5_{index}", guid=next(guids), pci_bus_id=f"0000:{NIC_BUSES[index]}:00.0")
+            for index in range(gpus)
+        ),
     )
 
 

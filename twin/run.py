@@ -13,6 +13,7 @@ from twin.plan import Plan, draw_plan, inventory_yaml
 from twin.scenario import Scenario, Script
 from twin.sensors import Readings, read
 from twin.server import Exporters
+from twin.syslog import Syslogs
 
 TICK_SECONDS = 1.0  # DCGM samples each second; a page shows the last sample
 
@@ -27,6 +28,7 @@ class Twin:
         self.elapsed_seconds = 0.0
         self._script = Script(scenario, plan, start_us)
         self._exporters = [Exporter(host, naming) for host in plan.hosts]
+        self._syslogs = Syslogs(plan, start_us)
         self._position = {host.name: number for number, host in enumerate(plan.hosts)}
         # One reference, replaced as a whole: pages are asked for from another thread.
         self._shown = read(self.hall), self.hall.present.tolist()
@@ -56,17 +58,25 @@ class Twin:
         self.elapsed_seconds += seconds
         self._script.apply(self.hall, self.elapsed_seconds)
         self.hall.advance(seconds)
+        self._syslogs.step(seconds, self.now_us, self.hall.take_printed())
         readings = read(self.hall)
         self._shown = readings, self.hall.present.tolist()
         return self._script.note(self.hall, readings, self.elapsed_seconds)
 
     def page(self, host: str | int) -> bytes:
         """Return the exporter page of a host, by name or position, as of the last step."""
-        position = host if isinstance(host, int) else self._position[host]
+        position = self._place(host)
         readings, present = self._shown
         first = position * self.plan.gpus_per_host
         here = present[first : first + self.plan.gpus_per_host]
         return self._exporters[position].page(readings, first, here)
+
+    def take_log(self, host: str | int) -> list[str]:
+        """Return the lines that a host has added to its system log since the last call."""
+        return self._syslogs.take(self._place(host))
+
+    def _place(self, host: str | int) -> int:
+        return host if isinstance(host, int) else self._position[host]
 
 
 def run_twin(
@@ -82,15 +92,21 @@ def run_twin(
 ) -> None:
     """Run a hall in real time until `stop` is set.
 
-    `folder` receives `inventory.yaml`, `labels.json` and, once every exporter answers, `endpoints.json`.
+    `folder` receives `inventory.yaml`, `labels.json`, `syslog/HOST.log` and, once every exporter answers,
+    `endpoints.json`.
     The scenario must have been drawn for `draw_plan(hosts=hosts, seed=seed)`.
     """
     twin = Twin(draw_plan(hosts=hosts, seed=seed), scenario, start_us=clock.now_us(), naming=naming)
     _write_whole(folder / "inventory.yaml", inventory_yaml(twin.plan))
     _write_whole(folder / "labels.json", _json(twin.labels))
+    names = [host.name for host in twin.plan.hosts]
+    logs = [folder / "syslog" / f"{name}.log" for name in names]
+    (folder / "syslog").mkdir(exist_ok=True)
     with Exporters(hosts, twin.page, base_port) as exporters:
+        _write_logs(twin, logs)
         endpoints = [
-            {"host": host.name, "url": url} for host, url in zip(twin.plan.hosts, exporters.urls, strict=True)
+            {"host": name, "url": url, "syslog": str(log.relative_to(folder))}
+            for name, url, log in zip(names, exporters.urls, logs, strict=True)
         ]
         _write_whole(folder / "endpoints.json", _json(endpoints))
         begin = last = clock.monotonic()
@@ -101,8 +117,17 @@ def run_twin(
             last = now
             ticks = round((now - begin) / TICK_SECONDS)  # a late tick is not made up for by a hurried one
             exporters.follow(twin.answers)
+            _write_logs(twin, logs)
             if changed:
                 _write_whole(folder / "labels.json", _json(twin.labels))
+
+
+def _write_logs(twin: Twin, logs: list[Path]) -> None:
+    for host, path in enumerate(logs):
+        lines = twin.take_log(host)
+        if lines:
+            with path.open("a", encoding="utf-8") as log:
+                log.write("\n".join(lines) + "\n")
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
 from twin.faults import KINDS, Magnitude, Target, clear
 from twin.hall import Hall
 from twin.plan import Draw, Plan
@@ -55,12 +57,19 @@ _DEMO_ONSETS = {
     "job-start": (15.0, 30.0),
     "exporter-restart": (25.0, 45.0),
 }
+_DEMO_LOG_ONSETS = {
+    "nvlink": (10.0, 20.0),
+    "nic": (14.0, 24.0),
+    "nic-notices": (18.0, 35.0),
+    "forged-xid": (18.0, 35.0),
+}
+"""What only a log shows: it may strike a host to which something else happens."""
 
 
 def draw_demo_scenario(plan: Plan, seed: int) -> Scenario:
-    """Draw one of each fault and decoy, on five different hosts.
+    """Draw one of each fault and decoy; those that exporters show, on five different hosts.
 
-    The hot GPU and the lost GPU are of different jobs, so that the loss of one does not cool the other.
+    The hot GPU is of another job than the lost one and the one without its link, so that their loss does not cool it.
     """
     rng = Draw.SCENARIO.generator(seed)
     running = [job for job in plan.jobs if job.running]
@@ -73,19 +82,29 @@ def draw_demo_scenario(plan: Plan, seed: int) -> Scenario:
         "xid79": int(rng.choice(running[lost_job].hosts)),
         "job-start": int(rng.choice(idle)),
     }
-    free = [host for host in range(len(plan.hosts)) if host not in hosts.values()]
+    everywhere = range(len(plan.hosts))
+    free = [host for host in everywhere if host not in hosts.values()]
     hosts["silent-host"], hosts["exporter-restart"] = map(int, rng.choice(free, 2, replace=False))
-    return Scenario(
-        injections=tuple(
-            Injection(
-                name=name,
-                host=plan.hosts[hosts[name]].name,
-                onset_seconds=float(rng.uniform(*onset)),
-                gpu_index=int(rng.integers(plan.gpus_per_host)) if KINDS[name].entity == "gpu" else 0,
-                magnitude=KINDS[name].draw(rng),
-            )
-            for name, onset in _DEMO_ONSETS.items()
-        )
+    shown = [_draw_injection(rng, plan, name, hosts[name], onset) for name, onset in _DEMO_ONSETS.items()]
+    cooler = [host for number, job in enumerate(running) if number != hot_job for host in job.hosts]
+    hosts["nvlink"] = int(rng.choice([host for host in cooler if host != hosts["xid79"]]))
+    for name in ("nic", "nic-notices", "forged-xid"):
+        hosts[name] = int(rng.choice(everywhere))
+    logged = [
+        _draw_injection(rng, plan, name, hosts[name], onset) for name, onset in _DEMO_LOG_ONSETS.items()
+    ]
+    return Scenario(injections=(*shown, *logged))
+
+
+def _draw_injection(
+    rng: np.random.Generator, plan: Plan, name: str, host: int, onset: tuple[float, float]
+) -> Injection:
+    return Injection(
+        name=name,
+        host=plan.hosts[host].name,
+        onset_seconds=float(rng.uniform(*onset)),
+        gpu_index=0 if KINDS[name].entity == "host" else int(rng.integers(plan.gpus_per_host)),
+        magnitude=KINDS[name].draw(rng),
     )
 
 
@@ -123,13 +142,13 @@ class _Act:
         self._onset = injection.onset_seconds
         self._end = self._onset + float(injection.magnitude.get("lasts_seconds", float("inf")))
         self._begun = False
-        host = [host.name for host in plan.hosts].index(injection.host)
+        host = _position(plan, injection.host)
         self._target = Target(host=host, gpu=host * plan.gpus_per_host + injection.gpu_index)
         self.label = Label(
             name=injection.name,
             kind=self._kind.kind,
             entity_kind=self._kind.entity,
-            entity=plan.gpus[self._target.gpu].uuid if self._kind.entity == "gpu" else injection.host,
+            entity=_entity(plan, self._kind.entity, injection),
             host=injection.host,
             onset_us=start_us + round(self._onset * 1_000_000),
             magnitude=injection.magnitude,
@@ -139,7 +158,7 @@ class _Act:
         if not self._onset <= elapsed < self._end:
             return
         if not self._begun:
-            self._kind.begin(hall, self._target)
+            self._kind.begin(hall, self._target, self._magnitude)
             self._begun = True
         self._kind.hold(hall, self._target, self._magnitude, elapsed - self._onset)
 
@@ -152,3 +171,18 @@ class _Act:
             label.ended_us = now_us
             return True
         return False
+
+
+def _position(plan: Plan, host: str) -> int:
+    return [entry.name for entry in plan.hosts].index(host)
+
+
+def _entity(plan: Plan, kind: str, injection: Injection) -> str:
+    host = plan.hosts[_position(plan, injection.host)]
+    match kind:
+        case "gpu":
+            return host.gpus[injection.gpu_index].uuid
+        case "nic":
+            return host.nics[injection.gpu_index].pci_bus_id
+        case _:
+            return host.name

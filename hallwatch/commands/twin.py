@@ -23,7 +23,7 @@ def twin() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("twin-hall"),
     show_default=True,
-    help="Where the three files are written.",
+    help="Where its files are written.",
 )
 @click.option(
     "--hosts", type=click.IntRange(min=1, max=512), default=8, show_default=True, help="Hosts of 8 GPUs."
@@ -51,10 +51,11 @@ def twin() -> None:
     help="Metric names of which DCGM release.",
 )
 def run(folder: Path, hosts: int, seed: int, quiet: bool, base_port: int, naming: str) -> None:
-    """Serve one dcgm-exporter page per host on loopback until Ctrl-C; in the first minute, inject three faults.
+    """Serve one dcgm-exporter page per host on loopback until Ctrl-C; in the first minute, inject five faults.
 
-    Writes inventory.yaml (the hall's map), endpoints.json (where the pages are) and labels.json (what was
-    injected, the truth to score against) into the folder. The hall's name is demo, and it is synthetic.
+    Writes inventory.yaml (the hall's map), endpoints.json (where the pages and logs are), syslog/ (a log per host)
+    and labels.json (what was injected, the truth to score against) into the folder. The hall's name is demo, and
+    it is synthetic.
     """
     from twin.plan import draw_plan
     from twin.run import run_twin

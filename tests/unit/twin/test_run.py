@@ -44,22 +44,35 @@ def test_a_run_writes_the_map_the_addresses_and_the_truth(tmp_path):
         "endpoints.json",
         "inventory.yaml",
         "labels.json",
+        "syslog",
     ]
     inventory = yaml.safe_load((tmp_path / "inventory.yaml").read_text())
     assert inventory["rows"][0]["racks"][0]["hosts"][0]["host"] == plan.hosts[0].name
     endpoints = json.loads((tmp_path / "endpoints.json").read_text())
     assert [entry["host"] for entry in endpoints] == [host.name for host in plan.hosts]
     labels = json.loads((tmp_path / "labels.json").read_text())
-    assert len(labels) == 5
+    assert len(labels) == 9
     assert all(label["onset_us"] <= label["shown_us"] <= start_us + 75_000_000 for label in labels)
     assert {label["kind"] for label in labels} == {"fault", "decoy"}
+
+
+def test_every_host_has_a_log_and_its_address_says_where(tmp_path):
+    plan = draw_plan(seed=3)
+    run(tmp_path, draw_demo_scenario(plan, 3), 75)
+    for host, entry in zip(plan.hosts, json.loads((tmp_path / "endpoints.json").read_text()), strict=True):
+        log = (tmp_path / entry["syslog"]).read_text()
+        assert log.endswith("\n")
+        assert all(f" {host.name} " in line for line in log.splitlines())
+    labels = json.loads((tmp_path / "labels.json").read_text())
+    lost = next(label for label in labels if label["name"] == "xid79")
+    assert ": 79, " in (tmp_path / "syslog" / f"{lost['host']}.log").read_text()
 
 
 def test_the_truth_is_readable_from_the_first_moment(tmp_path):
     seen = []
     plan = draw_plan(seed=3)
     run(tmp_path, draw_demo_scenario(plan, 3), 0, lambda: seen.append((tmp_path / "labels.json").read_text()))
-    assert [label["shown_us"] for label in json.loads(seen[0])] == [None] * 5
+    assert [label["shown_us"] for label in json.loads(seen[0])] == [None] * 9
 
 
 def test_a_page_follows_the_twins_time_second_by_second(tmp_path):
