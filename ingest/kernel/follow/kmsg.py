@@ -82,6 +82,7 @@ class KmsgFollower:
         self._device: Device | None = None
         self._next: int | None = None
         """Number of the next record; None: whatever is the oldest."""
+        self._restored: tuple[str, int] | None = None
         self._counts: Counter[str] = Counter()
 
     def read(self, max_lines: int) -> Sequence[KernelLine]:
@@ -110,12 +111,8 @@ class KmsgFollower:
 
     def restore(self, cursor: Cursor) -> None:
         """Take a place over; where the kernel was started since, go on from its first record."""
-        if not cursor:
-            return
-        boot, following = str(cursor["boot"]), int(cursor["next"])
-        self._boot = self._read_boot_id()
-        self._next = following if boot == self._boot else 0
-        self._passing = False
+        if cursor:
+            self._restored = str(cursor["boot"]), int(cursor["next"])
 
     def close(self) -> None:
         if self._device is not None:
@@ -124,9 +121,17 @@ class KmsgFollower:
 
     def _opened(self) -> Device:
         if self._device is None:
-            self._boot = self._boot or self._read_boot_id()
+            if not self._boot:
+                self._boot = self._read_boot_id()
+                self._resume()
             self._device = self._open(self._path)
         return self._device
+
+    def _resume(self) -> None:
+        if self._restored is not None:
+            boot, following = self._restored
+            self._next = following if boot == self._boot else 0
+            self._passing = False
 
     def _record(self, device: Device) -> bytes | None:
         """Return the next record that is new; None where there is none yet."""
