@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from alerts.watcher import Draft
 from contract.errors import StoreError
+from contract.files import write_whole
 from contract.streams.alerts import ALERTS
 
 GENESIS = "0" * 64
@@ -198,19 +198,8 @@ def _make_key(path: Path) -> None:
     public = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    _write(path.with_suffix(".pub"), public, 0o644)
-    _write(path, private, 0o600)
-
-
-def _write(path: Path, body: bytes, mode: int) -> None:
-    """Write a file that is whole or absent, whatever happens meanwhile."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    write_whole(path.with_suffix(".pub"), public, 0o644)
+    write_whole(path, private, 0o600)
 
 
 def load_public_key(path: Path) -> Ed25519PublicKey:

@@ -8,7 +8,6 @@ writers of different partitions never meet.
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -31,11 +30,11 @@ from analytics.parquet import (
     WrittenFile,
     nothing,
     statistics_columns,
-    sync_folder,
     to_lake,
     write_file,
 )
 from contract.errors import CommitRefused, StoreError
+from contract.files import sync
 from contract.log import Log
 from contract.stream import Stream
 
@@ -110,7 +109,7 @@ class Lake:
                 ),
             )
             for made in (folder / "_delta_log", folder, self.path, self.path.parent):
-                sync_folder(made)
+                sync(made)
         except (DeltaError, OSError) as error:
             raise store_error(error, f"{folder} cannot be made") from error
         return LakeTable(folder, stream, reached=self.reached)
@@ -270,8 +269,8 @@ class LakeTable:
         newest = deltalog.newest_version(self.path, self.version)
         try:
             for version in range(self.version + 1, newest + 1):
-                _sync_file(deltalog.entry_path(self.path, version))
-            sync_folder(self.path / "_delta_log")
+                sync(deltalog.entry_path(self.path, version))
+            sync(self.path / "_delta_log")
             if newest - self._checkpointed >= CHECKPOINT_EVERY:
                 self._checkpointed = newest
                 self._write_checkpoint()
@@ -283,9 +282,9 @@ class LakeTable:
         self._handle.create_checkpoint()
         self._reached("checkpoint_written")
         for made in (self.path / "_delta_log").glob(f"{self.version:020}.checkpoint*.parquet"):
-            _sync_file(made)
-        _sync_file(self.path / "_delta_log" / "_last_checkpoint")
-        sync_folder(self.path / "_delta_log")
+            sync(made)
+        sync(self.path / "_delta_log" / "_last_checkpoint")
+        sync(self.path / "_delta_log")
 
 
 def app_id(log: str, partition: int) -> str:
@@ -334,11 +333,3 @@ def _add_action(file: WrittenFile) -> AddAction:
         data_change=True,
         stats=file.stats,
     )
-
-
-def _sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

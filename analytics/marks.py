@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from analytics import deltalog
 from analytics.lake import LakeTable, store_error
-from analytics.parquet import Reached, nothing, sync_folder
+from analytics.parquet import Reached, nothing
 from contract.errors import StoreError
+from contract.files import sync
 from contract.log import Log
 from contract.reader import MarkKey, Marks
 from contract.stream import TIME_TYPE
@@ -73,7 +74,7 @@ def write_snapshot(table: LakeTable, idle_before_us: int, *, reached: Reached = 
             file.flush()
             os.fsync(file.fileno())
         half.rename(path)
-        sync_folder(folder)
+        sync(folder)
         reached("snapshot_named")
         for old in sorted(folder.glob("*.parquet"))[:-SNAPSHOTS_KEPT]:
             old.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from contract.files import sync
 from contract.stream import LAKE_COLUMNS, Column, ColumnKind, Stream
 
 ROW_GROUP_ROWS = 1_000_000
@@ -208,7 +209,7 @@ def write_file(
     path = folder / relative
     if not path.parent.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        sync_folder(folder)
+        sync(folder)
     try:
         with path.open("xb") as file:
             with pq.ParquetWriter(file, rows.schema, **writer_options(stream, rows, layout)) as writer:
@@ -220,7 +221,7 @@ def write_file(
     except (OSError, pa.ArrowException):
         path.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
     reached("file_synced")
     return WrittenFile(
         relative,
@@ -230,15 +231,6 @@ def write_file(
         rows.num_rows,
         statistics(stream, rows),
     )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive power loss."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def statistics_columns(stream: Stream) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from contract.errors import LogReplaced, TransportError
+from contract.files import sync
 
 _APPLICATION_ID = 0x48574C47
 _FORMAT = 1
@@ -245,21 +246,13 @@ def create_database(file: Path, tables: str, wait_seconds: float) -> None:
         with closing(_connect(file, "rwc", wait_seconds)) as connection:
             if not _is_ours(connection, file):
                 _create_tables(connection, tables)
-                _sync_folders(file.parent)
+                # The new names of the file and of its folder.
+                sync(file.parent)
+                sync(file.parent.parent)
     except sqlite3.Error as error:
         raise explain(error, file) from error
     finally:
         os.close(folder)
-
-
-def _sync_folders(folder: Path) -> None:
-    """Make the new names of the file and of its folder survive power loss."""
-    for place in (folder, folder.parent):
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def explain(error: sqlite3.Error, file: Path) -> TransportError:
