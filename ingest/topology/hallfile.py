@@ -1,8 +1,4 @@
-"""The map of the hall as people write it: one YAML file to assets, or every mistake in it at once.
-
-Every plain value is taken as the text it is and converted by what belongs there: YAML alone would read the PCI
-address 00000000:53:00.0 as a number in base sixty.
-"""
+"""The map of the hall as people write it: one YAML file to assets, or every mistake in it at once."""
 
 from __future__ import annotations
 
@@ -13,15 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
 from contract.config import StrictConfig
 from contract.errors import ConfigError
+from contract.yamltext import Document, Place, as_text
 
 MAX_FILE_BYTES = 67_108_864
-_DEEPEST = 16
-_MOST_ERRORS = 20
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PCI = re.compile(r"([0-9A-Fa-f]{8}|[0-9A-Fa-f]{4}):[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
@@ -107,10 +101,6 @@ class HallEntry(StrictConfig):
     rows: tuple[RowEntry, ...] = ()
 
 
-Place = tuple[str | int, ...]
-"""Keys and positions from the top of the file to a value."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HallFile:
     """A file without mistakes."""
@@ -142,8 +132,10 @@ def parse_hall_file(
     content: bytes, where: str, *, hall: str | None = None, synthetic: bool | None = None
 ) -> HallFile:
     """Do the same with the bytes of a file; `where` is its name in messages."""
-    document = _Document(where)
+    document = Document(where, as_text)
     values = document.load(content)
+    if values is None:
+        document.complain((), "empty; it begins with `hall: NAME`")
     document.stop_if_wrong()
     try:
         entry = HallEntry.model_validate(values)
@@ -165,86 +157,10 @@ def parse_hall_file(
     )
 
 
-class _Document:
-    """The values of a YAML text, the line of each, and what is wrong with them."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._lines: dict[Place, int] = {}
-        self._errors: list[tuple[int, str]] = []
-        self._nodes: set[int] = set()
-
-    def load(self, content: bytes) -> Any:
-        loader = yaml.CSafeLoader(content)
-        try:
-            node = loader.get_single_node()
-        except (yaml.YAMLError, UnicodeError, RecursionError) as error:
-            mark = getattr(error, "problem_mark", None)
-            self._errors.append((mark.line + 1 if mark else 1, f"not YAML: {_problem(error)}"))
-            return None
-        finally:
-            loader.dispose()
-        if node is None:
-            self._errors.append((1, "empty; it begins with `hall: NAME`"))
-            return None
-        return self._value(node, ())
-
-    def complain(self, place: Place, message: str) -> None:
-        self._errors.append((self.line(place), f"{_dotted(place)}: {message}" if place else message))
-
-    def line(self, place: Place) -> int:
-        """Return the line of a value, or of what it is missing from."""
-        while place and place not in self._lines:
-            place = place[:-1]
-        return self._lines.get(place, 1)
-
-    def stop_if_wrong(self) -> None:
-        if not self._errors:
-            return
-        self._errors.sort()
-        lines = [f"{self._where}:{line}: {message}" for line, message in self._errors[:_MOST_ERRORS]]
-        if len(self._errors) > _MOST_ERRORS:
-            lines.append(f"{self._where}: and {len(self._errors) - _MOST_ERRORS} more")
-        raise ConfigError("invalid", "\n".join(lines))
-
-    def _value(self, node: yaml.Node, place: Place) -> Any:
-        self._lines.setdefault(place, node.start_mark.line + 1)
-        if isinstance(node, yaml.ScalarNode):
-            is_null = node.style is None and node.tag == "tag:yaml.org,2002:null"
-            return None if is_null else node.value
-        if id(node) in self._nodes:
-            self.complain(place, "an alias; write the values out")
-            return None
-        self._nodes.add(id(node))
-        if len(place) > _DEEPEST:
-            self.complain(place, "nested too deeply")
-            return None
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, place)
-        return [self._value(item, (*place, at)) for at, item in enumerate(node.value)]
-
-    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for key, item in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self._errors.append((key.start_mark.line + 1, "a key that is no text"))
-                continue
-            inner = (*place, key.value)
-            if key.value in values:
-                line = self._lines[inner]
-                self._errors.append(
-                    (key.start_mark.line + 1, f"{_dotted(inner)}: again, first on line {line}")
-                )
-                continue
-            self._lines[inner] = key.start_mark.line + 1
-            values[key.value] = self._value(item, inner)
-        return values
-
-
 class _Seen:
     """Names that may be given once, and where each was."""
 
-    def __init__(self, document: _Document) -> None:
+    def __init__(self, document: Document) -> None:
         self._document = document
         self._lines: dict[tuple[str, ...], int] = {}
 
@@ -256,7 +172,7 @@ class _Seen:
             self._document.complain(place, f"{what} {name[-1]!r} is on line {line} already")
 
 
-def _check(entry: HallEntry, document: _Document) -> dict[str, dict[str, Any]]:
+def _check(entry: HallEntry, document: Document) -> dict[str, dict[str, Any]]:
     """Return the assets; complain of names given twice and of racks that name no CDU of the file."""
     assets: dict[str, dict[str, Any]] = {}
     identities = _Seen(document)
@@ -272,7 +188,7 @@ def _check(entry: HallEntry, document: _Document) -> dict[str, dict[str, Any]]:
     return assets
 
 
-def _check_devices(entry: HallEntry, document: _Document) -> None:
+def _check_devices(entry: HallEntry, document: Document) -> None:
     seen = _Seen(document)
     for place, host in _hosts(entry):
         for at, gpu in enumerate(host.gpus):
@@ -350,14 +266,6 @@ def _words(type: str, message: str) -> str:
     if type == "tuple_type":
         return "a list belongs here, one `- item` a line"
     return message.removeprefix("Value error, ")
-
-
-def _problem(error: Exception) -> str:
-    return str(getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__)
-
-
-def _dotted(place: Place) -> str:
-    return ".".join(str(part) for part in place)
 
 
 def _yes(value: bool) -> str:
