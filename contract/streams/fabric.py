@@ -38,7 +38,7 @@ FABRIC_EVENTS = Stream(
         ),
         text(
             "nic",
-            "The card as the line names it: its RDMA device, its interface, else its PCI address; null where the "
+            "The card: its PCI address where the line has one, else its RDMA device or interface; null where the "
             "line names none.",
             max_length=64,
         ),
