@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeVar
 from pydantic import Field
 
 from alerts.chain import SignedHead
-from alerts.registry import Registry
 from alerts.rule import Severity
 from contract.config import StrictConfig, parse_model
 from contract.errors import ConfigError
+from contract.registry import Registry
 
 
 class NotifierConfig(StrictConfig):

@@ -9,10 +9,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 from alerts.frame import Frame, Position, as_json, iso
 from alerts.liveness import Life
-from alerts.registry import Registry
 from alerts.rule import Rule, Template
 from alerts.state import Entities
 from alerts.topology import Topology
+from contract.registry import Registry
 from contract.streams import STREAMS
 
 EndReason = Literal["cleared", "superseded", "expired", "operator"]

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from contract.clock import Clock
 from contract.config import NAME_PATTERN, HallSection, StrictConfig
+from contract.registry import Registry
 from contract.stream import Stream
 
 
@@ -115,8 +116,7 @@ class Registration:
     doc: str
 
 
-REGISTERED: dict[str, Registration] = {}
-"""Filled by `@collector` when a module is imported; read it through ingest.registry, which imports them all."""
+COLLECTORS: Registry[Registration] = Registry("ingest", in_subfolders=True)
 
 _Build = TypeVar("_Build", bound=Callable[[Any, Context], Collector])
 
@@ -127,16 +127,10 @@ def collector(
     """Register a collector class under the name operators write; it is built with (config, context)."""
 
     def register(build: _Build) -> _Build:
-        known = REGISTERED.get(name)
-        if known is not None and _identity(known.build) != _identity(build):
-            raise ValueError(f"two collectors are named {name!r}: {known.build} and {build}")
-        REGISTERED[name] = Registration(
-            name=name, config=config, build=build, streams=tuple(streams), doc=build.__doc__ or ""
+        doc = build.__doc__ or ""
+        COLLECTORS.add(
+            name, Registration(name=name, config=config, build=build, streams=tuple(streams), doc=doc)
         )
         return build
 
     return register
-
-
-def _identity(build: Callable[..., Any]) -> tuple[str, str]:
-    return build.__module__, getattr(build, "__qualname__", "")

@@ -1,29 +1,14 @@
-"""Which collectors there are: found by importing every module of ingest's subfolders, so that one file adds one."""
+"""Which collectors there are, for configuration and documentation."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
-import ingest
 from contract.config import parse_model
 from contract.errors import ConfigError
-from ingest.collector import REGISTERED, CollectorConfig, Registration
-
-
-def load_collectors() -> dict[str, Registration]:
-    """Import every collector; return them by name, in order of their names."""
-    for package in pkgutil.iter_modules(ingest.__path__, "ingest."):
-        if not package.ispkg:
-            continue
-        folder = importlib.import_module(package.name)
-        for module in pkgutil.iter_modules(folder.__path__, f"{package.name}."):
-            if not module.name.endswith(".testing"):
-                importlib.import_module(module.name)
-    return dict(sorted(REGISTERED.items()))
+from ingest.collector import COLLECTORS, CollectorConfig, Registration
 
 
 def read_table(table: Mapping[str, Any], where: str) -> tuple[Registration, CollectorConfig]:
@@ -31,7 +16,7 @@ def read_table(table: Mapping[str, Any], where: str) -> tuple[Registration, Coll
 
     Raises ConfigError: missing, unknown_name, unknown_key, invalid.
     """
-    collectors = load_collectors()
+    collectors = COLLECTORS.all()
     name = table.get("collector")
     if name is None:
         raise ConfigError("missing", f"{where}: `collector` is missing; it is one of {', '.join(collectors)}")
@@ -62,7 +47,7 @@ def collectors_page() -> str:
         "To add one, put a file into a subfolder of `ingest/`: a configuration, and a class under `@collector` with the",
         "four methods of `ingest.collector.Collector`. Schedule, back-off, clocks, the bus and the status are the runner's.",
     ]
-    for registration in load_collectors().values():
+    for registration in COLLECTORS.all().values():
         lines += ["", *_section(registration)]
     return "\n".join(lines) + "\n"
 

@@ -7,9 +7,9 @@ import pytest
 import ingest
 from contract.errors import ConfigError
 from contract.streams import STREAMS
-from ingest.collector import REGISTERED, CollectorConfig, Reading, collector
+from ingest.collector import COLLECTORS, CollectorConfig, Reading, collector
 from ingest.gpu.dcgm import DcgmConfig
-from ingest.registry import collectors_page, load_collectors, read_table
+from ingest.registry import collectors_page, read_table
 from ingest.testing import FakeCollector
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -43,16 +43,16 @@ def added(tmp_path, monkeypatch):
     (folder / "testing.py").write_text("raise AssertionError('test helpers are not collectors')")
     monkeypatch.setattr(ingest, "__path__", [*ingest.__path__, str(tmp_path)])
     yield
-    REGISTERED.pop("thermometer", None)
+    COLLECTORS.remove("thermometer")
 
 
 def test_the_collectors_are_found_by_their_files():
-    assert list(load_collectors()) == ["gpu-dcgm", "inventory"]
+    assert list(COLLECTORS.all()) == ["gpu-dcgm", "gpu-kernel-log", "inventory"]
 
 
 @pytest.mark.usefixtures("added")
 def test_one_file_in_a_subfolder_adds_a_collector():
-    assert list(load_collectors()) == ["gpu-dcgm", "inventory", "thermometer"]
+    assert list(COLLECTORS.all()) == ["gpu-dcgm", "gpu-kernel-log", "inventory", "thermometer"]
     registration, config = read_table({"collector": "thermometer", "host": "h1"}, "here")
     assert config.host == "h1"
     assert "## thermometer\n\nReads a thermometer.\n\nWrites `gpu_samples`." in collectors_page()
@@ -60,8 +60,8 @@ def test_one_file_in_a_subfolder_adds_a_collector():
 
 
 def test_two_collectors_cannot_share_a_name():
-    load_collectors()
-    with pytest.raises(ValueError, match="two collectors are named 'gpu-dcgm'"):
+    COLLECTORS.all()
+    with pytest.raises(ValueError, match="two plug-ins are named 'gpu-dcgm'"):
         collector("gpu-dcgm", CollectorConfig, ())(lambda _config, _context: FakeCollector(Reading()))
 
 
@@ -78,11 +78,11 @@ def test_a_table_becomes_a_configuration():
 @pytest.mark.parametrize(
     ("table", "reason", "words"),
     [
-        ({}, "missing", "here: `collector` is missing; it is one of gpu-dcgm, inventory"),
+        ({}, "missing", "here: `collector` is missing; it is one of gpu-dcgm, gpu-kernel-log, inventory"),
         (
             {"collector": "gpu"},
             "unknown_name",
-            "here: there is no collector 'gpu'; there are gpu-dcgm, inventory",
+            "here: there is no collector 'gpu'; there are gpu-dcgm, gpu-kernel-log, inventory",
         ),
         ({"collector": 7}, "unknown_name", "there is no collector 7"),
         (GOOD | {"colour": "red"}, "unknown_key", r"here \(gpu-dcgm\): unknown key 'colour'"),
@@ -111,7 +111,7 @@ def test_a_wrong_table_is_named_with_what_is_wrong(table, reason, words):
 
 def test_the_page_names_every_collector_key_and_stream():
     page = collectors_page()
-    for registration in load_collectors().values():
+    for registration in COLLECTORS.all().values():
         assert f"## {registration.name}\n" in page
         for key, field in registration.config.model_fields.items():
             assert field.description, f"{registration.name}.{key} says nothing of itself"

@@ -17,8 +17,7 @@ from contract.streams.gpu import GPU_EVENTS, GPU_SAMPLES
 from contract.streams.self import COLLECTOR_STATUS
 from contract.streams.topology import INVENTORY
 from contract.testing import FakeClock, example_rows
-from ingest.collector import CollectorConfig, Reading, Rows
-from ingest.registry import load_collectors
+from ingest.collector import COLLECTORS, CollectorConfig, Reading, Rows
 from ingest.runner import Runner, build_runner
 from ingest.sender import Sender
 from ingest.source import LONGEST_BACK_OFF_SECONDS, STATUS_SECONDS, Source, SourceMetrics, source_name
@@ -504,5 +503,5 @@ def test_no_metric_of_the_runner_has_a_label_without_bound():
 
 
 def test_every_stream_of_every_collector_is_declared():
-    for registration in load_collectors().values():
+    for registration in COLLECTORS.all().values():
         assert all(STREAMS[stream.name] is stream for stream in registration.streams)
