@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from alerts.duration import format_duration, parse_duration
 from alerts.evaluator import Evaluator
 from alerts.rule import Expected, Rule, RuleTest
@@ -16,11 +14,8 @@ from alerts.watcher import Draft, Tick, Watcher
 from contract.bus import Message
 from contract.codec import encode_columns, headers_of
 from contract.errors import ContractError
-from contract.stream import Column, ColumnKind
 from contract.streams import STREAMS
-
-START_US = 1_780_272_000_000_000
-"""2026-06-01, where the time of every test begins."""
+from contract.testing import START_US, plain_value
 
 SECOND_US = 1_000_000
 QUIET_US = 60 * SECOND_US
@@ -131,7 +126,7 @@ class _Row:
         self._stream = STREAMS[name]
         self._shift_us = parse_duration(row.get("ahead", "0s")) - parse_duration(row.get("late", "0s"))
         columns = {key: value for key, value in row.items() if key not in _PLACES}
-        self._values = {c.name: _plain(c) for c in self._stream.columns if c.required} | columns
+        self._values = {c.name: plain_value(c, 1) for c in self._stream.columns if c.required} | columns
         self._stream.table({name: [value] for name, value in self._values.items()})  # says what is wrong
         self._key = str(self._values[self._stream.key])
 
@@ -146,17 +141,3 @@ class _Row:
             headers=headers_of(self._stream, "test", "test", sequence),
             body=encode_columns(self._stream, {name: [value] for name, value in values.items()}),
         )
-
-
-def _plain(column: Column) -> Any:
-    match column.kind:
-        case ColumnKind.TIME:
-            return START_US
-        case ColumnKind.TEXT:
-            return f"{column.name}-1"
-        case ColumnKind.STATE:
-            return False if column.type == pa.bool_() else column.states[0]
-        case ColumnKind.BLOB:
-            return b""
-        case _:
-            return 0

@@ -14,11 +14,12 @@ from typing_extensions import override
 
 from alerts.evaluator import Evaluator
 from alerts.ruleset import RuleSet
-from alerts.ruletest import SECOND_US, START_US
+from alerts.ruletest import SECOND_US
 from alerts.watcher import Draft, Tick, Watcher
 from contract.bus import Message
 from contract.codec import encode_columns, headers_of
 from contract.streams import STREAMS
+from contract.testing import START_US
 
 Verdict = tuple[float, str, str, str | None]
 """Seconds since START_US, firing or ended, the entity, the reason of an end."""
@@ -177,7 +178,10 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
+                size = int(self.headers["content-length"])
+                body = self.rfile.read(size)
+                if len(body) < size:
+                    return  # the one who spoke is cut off
                 time.sleep(receiver.delay_seconds)
                 if receiver.status < 300:
                     receiver.bodies.append(orjson.loads(body))

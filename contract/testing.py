@@ -1,4 +1,4 @@
-"""Fakes and generators that the tests of every package share."""
+"""Fakes and generators that the tests of every package share, those that operators write for rules too."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ def example_rows(stream: Stream, count: int, **values: Any) -> pa.Table:
     A value may be a list of `count` values or one value for all rows.
     """
     columns: dict[str, Any] = {
-        c.name: [_plain(c, i) for i in range(count)] for c in stream.columns if c.required
+        c.name: [plain_value(c, i) for i in range(count)] for c in stream.columns if c.required
     }
     for name, value in values.items():
         columns[name] = value if isinstance(value, list) else [value] * count
     return stream.table(columns)
 
 
-def _plain(column: Column, index: int) -> Any:
+def plain_value(column: Column, index: int) -> Any:
+    """Return a valid value for a column that says nothing, other for other rows where the column is text."""
     match column.kind:
         case ColumnKind.TIME:
             return START_US + index * 1_000_000

@@ -4,9 +4,9 @@ import orjson
 import pytest
 
 from alerts.evaluator import Evaluator
-from alerts.ruletest import START_US
 from alerts.testing import Feed, absence_text, judge, rules_of, verdicts
 from alerts.watcher import Tick
+from contract.testing import START_US
 
 RULES = rules_of(
     absence_text(rule="gpu-lost", expect="gpu", on="gpu_samples", after="60s"),

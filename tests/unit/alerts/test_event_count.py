@@ -98,8 +98,8 @@ def test_a_clearing_event_ends_the_alert_at_once() -> None:
 
 def test_nothing_expires_while_the_partition_is_behind() -> None:
     """What was not read yet may hold the event that puts the end off."""
-    from alerts.ruletest import START_US
     from alerts.watcher import Tick
+    from contract.testing import START_US
 
     feed = Feed()
     evaluator = Evaluator(rule(), "demo")

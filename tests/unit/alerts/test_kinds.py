@@ -8,9 +8,9 @@ import pytest
 import alerts.kinds
 from alerts.evaluator import Evaluator
 from alerts.ruleset import check_rules
-from alerts.ruletest import START_US
 from alerts.testing import Feed, in_order, judge, rule_text, rules_of, verdicts
 from alerts.watcher import KINDS, Tick
+from contract.testing import START_US
 
 PLUGIN = '''
 """`every`: fires for each entity seen."""

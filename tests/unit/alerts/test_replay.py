@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from alerts.chain import GENESIS, Chain
 from alerts.evaluator import Evaluator
-from alerts.ruletest import START_US
 from alerts.state import pack, unpack
 from alerts.testing import Feed, absence_text, in_order, rule_text, rules_of
 from alerts.watcher import Tick
 from contract.bus import Message
+from contract.testing import START_US
 
 COUNT = {"rule": "xid", "kind": "event_count", "on": "gpu_events", "within": "20s", "expires": "15s"}
 UNLISTED = rule_text(rule="unknown", kind="unlisted", expect="gpu", after="5s", expires="30s")
