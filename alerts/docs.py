@@ -1,4 +1,4 @@
-"""`docs/rules.md`, made from the shipped rule files and the models that check them."""
+"""`docs/rules.md` and `docs/notifiers.md`, made from the shipped rules, the plug-ins and the models that check them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from alerts.duration import format_duration
+from alerts.notifier import NOTIFIERS
 from alerts.rule import Expected, Rule
 from alerts.ruleset import check_rules
 from alerts.ruletest import QUIET_US
 from alerts.watcher import KINDS
+from contract.docs import config_table
 
 EXAMPLE = """\
 - rule: gpu-memory-hot
@@ -55,7 +57,7 @@ One more alert is about the rules themselves and in no file: [rule-failing](runb
 _WRITING = """\
 A rule file is a YAML list. `hallwatch rules check FILE` tells every mistake with its line, `hallwatch rules test FILE`
 runs the tests in it. Name files or folders under `[engine] rules` to use them; they take the place of the shipped
-ones, so name those, too, where you want both.
+ones, so name those, too, where you want both: the folder `alerts/rules` of the checkout.
 """
 
 _CONDITIONS = """\
@@ -86,6 +88,32 @@ begins at 0s and ends {quiet} after the last row or expectation, or at `until`.
 
 Write at least one test that fires and one that must not: the short peak, the restart, the GPU that does not report it.
 """
+
+
+_NOTIFIERS = """\
+Generated from `alerts/notify/` by `make docs`. A notifier tells one receiver of every alert that begins or ends, in
+their order, and repeats what was not taken for a day. A configuration names as many as there are receivers, each in a
+table of its own; without one the engine prints:
+
+```toml
+[[engine.notifiers]]
+notifier = "alertmanager"
+url = "http://127.0.0.1:9093"
+severities = ["major", "critical"]
+```
+
+Who was told what, when, and what they answered is in [`notifications`](streams.md#notifications). To add one, put a file
+into `alerts/notify/`: a configuration, and a class under `@notifier` with the methods of `alerts.notifier.Notifier`.
+"""
+
+
+def notifiers_page() -> str:
+    """Return docs/notifiers.md."""
+    lines = ["# Notifiers", "", _NOTIFIERS.rstrip()]
+    for name, plugin in NOTIFIERS.all().items():
+        lines += ["", f"## {name}", "", inspect.cleandoc(plugin.make.__doc__ or ""), ""]
+        lines += config_table(plugin.config, without="notifier")
+    return "\n".join(lines) + "\n"
 
 
 def rules_page() -> str:

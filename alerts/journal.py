@@ -142,7 +142,10 @@ class JournalLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._file.close()
-            raise ConfigError("in_use", f"{path}: another engine runs on this journal") from error
+            raise ConfigError(
+                "in_use",
+                f"{path}: another engine runs on this journal; one hall has one engine, so stop that one first",
+            ) from error
 
     def release(self) -> None:
         self._file.close()

@@ -1,8 +1,10 @@
-"""`docs/streams.md`, made from the declarations."""
+"""`docs/streams.md`, made from the declarations, and what other generated pages share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+
+from pydantic import BaseModel
 
 from contract.stream import LAKE_COLUMNS, Column, ColumnKind, Stream
 from contract.streams import STREAMS
@@ -41,6 +43,31 @@ def streams_page() -> str:
     for stream in STREAMS.values():
         lines += ["", *_section(stream)]
     return "\n".join(lines) + "\n"
+
+
+def config_table(model: type[BaseModel], *, without: str) -> Iterator[str]:
+    """Yield the keys of a plug-in's table in the configuration, but the one that names the plug-in."""
+    yield "| key | default | meaning |"
+    yield "|---|---|---|"
+    for key, field in model.model_fields.items():
+        if key != without:
+            default = "required" if field.is_required() else _default(field.default)
+            yield f"| `{key}` | {default} | {field.description} |"
+
+
+def _default(value: object) -> str:
+    """Write a default as TOML does; null is the key left out."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case tuple():
+            return ", ".join(f'`"{item}"`' for item in value) or "none"
+        case int() | float():
+            return f"`{value}`"
+        case _:
+            return f'`"{value}"`'
 
 
 def _overview() -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contract.config import parse_model
+from contract.docs import config_table
 from contract.errors import ConfigError
 from ingest.collector import COLLECTORS, CollectorConfig, Registration
 
@@ -55,17 +56,4 @@ def collectors_page() -> str:
 def _section(registration: Registration) -> list[str]:
     streams = ", ".join(f"`{stream.name}`" for stream in registration.streams)
     lines = [f"## {registration.name}", "", inspect.cleandoc(registration.doc), "", f"Writes {streams}.", ""]
-    lines += ["| key | default | meaning |", "|---|---|---|"]
-    for key, field in registration.config.model_fields.items():
-        if key == "collector":
-            continue
-        default = "required" if field.is_required() else f"`{_plain(field.default)}`"
-        lines.append(f"| `{key}` | {default} | {field.description} |")
-    return lines
-
-
-def _plain(value: object) -> str:
-    """Write a default as TOML does."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return [*lines, *config_table(registration.config, without="collector")]

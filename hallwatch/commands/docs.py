@@ -12,6 +12,7 @@ PAGES = {
     "streams.md": "contract.docs:streams_page",
     "collectors.md": "ingest.registry:collectors_page",
     "rules.md": "alerts.docs:rules_page",
+    "notifiers.md": "alerts.docs:notifiers_page",
 }
 """Page -> the function that makes its text."""
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import click
 import duckdb
 
+from analytics.output import FORMATS
 from analytics.query import connect
 from hallwatch.commands.options import CONFIG
-
-FORMATS = ("table", "csv", "json", "arrow")
 
 
 @click.command()
