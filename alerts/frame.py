@@ -60,9 +60,13 @@ class Frame:
     @cached_property
     def ts_us(self) -> Ints:
         """Event times; a clock that is ahead is taken for the bus's own, so that setting it right loses nothing."""
-        ts = self.table.column("ts").combine_chunks().cast(pa.int64()).to_numpy()
-        clamped: Ints = np.minimum(ts, self._received_wall_us + AHEAD_US)
+        clamped: Ints = np.minimum(self._sent_us, self._received_wall_us + AHEAD_US)
         return clamped
+
+    @cached_property
+    def _sent_us(self) -> Ints:
+        times: Ints = self.table.column("ts").combine_chunks().cast(pa.int64()).to_numpy()
+        return times
 
     @cached_property
     def sources(self) -> Ints:
@@ -79,7 +83,8 @@ class Frame:
     def order(self, entities: Entities) -> Order:
         """Return how the rows follow each other; advances the entities' clocks once per frame."""
         if entities not in self._orders:
-            self._orders[entities] = entities.order(self.numbers(entities), self.ts_us, self.sources)
+            numbers = self.numbers(entities)
+            self._orders[entities] = entities.order(numbers, self.ts_us, self.sources, self._sent_us)
         return self._orders[entities]
 
     def codes(self, condition: str) -> Codes:

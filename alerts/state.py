@@ -101,7 +101,7 @@ class Entities:
         self._numbers: dict[str, int] = {}
         self._known = pa.array([], pa.string())
         self._interval_us = round(stream.interval.total_seconds() * 1e6) if stream.interval else 0
-        self._arrays = Arrays(last_us=0, last_source=0, pace_us=0, received_us=0, beat_us=0)
+        self._arrays = Arrays(last_us=0, last_source=0, last_sent_us=0, pace_us=0, received_us=0, beat_us=0)
         self._beats = False
         self._stamp = np.zeros(64, np.int64)
 
@@ -151,24 +151,27 @@ class Entities:
             beat[at] = self._pace(step, beat[at])[1]
         return numbers
 
-    def order(self, numbers: Ints, ts_us: Ints, sources: Ints) -> Order:
+    def order(self, numbers: Ints, ts_us: Ints, sources: Ints, sent_us: Ints) -> Order:
         """Put a batch behind what was seen before, row by row as it arrived.
 
-        A source sends in the order in which it read, so time that falls far from one of its rows to the next is a
-        clock that was set back: a gap, and then all is judged on.
+        A source sends in the order in which it read. So among its own rows it is its own time that counts, not what
+        was made of it (`sent_us`, not `ts_us`); and one that falls far from a row to the next is a clock that was
+        set back: a gap, and then all is judged on.
         """
         turn = self._turns(numbers)
         fresh, known_us = np.zeros(len(numbers), np.bool_), np.zeros(len(numbers), np.int64)
         last, pace = self._arrays["last_us"], self._arrays["pace_us"]
-        last_source = self._arrays["last_source"]
+        last_source, last_sent = self._arrays["last_source"], self._arrays["last_sent_us"]
         for rows in turns_of(np.flatnonzero(numbers >= 0), turn):
-            at, ts = numbers[rows], ts_us[rows]
-            before = last[at]
+            at, ts, sent = numbers[rows], ts_us[rows], sent_us[rows]
+            before, sent_before = last[at], last_sent[at]
             newer = ts > before
-            taken = newer | ((ts < before - CLOCK_BACK_US) & (sources[rows] == last_source[at]))
+            follows = (sent > sent_before) | (sent < sent_before - CLOCK_BACK_US)
+            taken = newer | (follows & (sources[rows] == last_source[at]))
             fresh[rows] = taken
             self.skipped += len(rows) - int(np.count_nonzero(taken))
             last[at] = np.where(taken, ts, before)
+            last_sent[at] = np.where(taken, sent, sent_before)
             last_source[at] = np.where(taken, sources[rows], last_source[at])
             if self._interval_us:
                 step = np.where(newer & (before > 0), ts - before, 0)

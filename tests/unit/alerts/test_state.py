@@ -20,7 +20,7 @@ def numbers(entities, *names):
 
 
 def order(entities, ids, ts, sources=None):
-    return entities.order(ids, ts, np.zeros(len(ids), np.int64) if sources is None else np.array(sources))
+    return entities.order(ids, ts, np.zeros(len(ids), np.int64) if sources is None else np.array(sources), ts)
 
 
 def test_time_that_falls_within_one_source_is_a_clock_and_between_two_it_is_a_late_row() -> None:
@@ -154,3 +154,17 @@ def test_a_document_with_arrays_comes_back_as_it_was() -> None:
 def test_a_damaged_snapshot_is_an_error_and_nothing_is_unpickled(body) -> None:
     with pytest.raises(StoreError, match="cannot be read"):
         unpack(body)
+
+
+def test_a_clock_that_was_ahead_and_is_set_right_leaves_no_row_of_its_source_unjudged() -> None:
+    entities = Entities(GPU, ["gpu_uuid"])
+    ids = numbers(entities, "a")
+    one = np.zeros(1, np.int64)
+    hour = 3_600 * SECOND
+    # What was an hour ahead is taken for five seconds ahead, and two rows that arrived at once for the same moment.
+    rows = [(5, hour), (5, hour + 1), (1, 1), (2, 2), (2, 2)]
+    found = [
+        entities.order(ids, np.array([ts * SECOND]), one, np.array([sent * SECOND])) for ts, sent in rows
+    ]
+    assert [bool(order.fresh[0]) for order in found] == [True, True, True, True, False]
+    assert [int(order.known_us[0]) for order in found] == [0, 0, 0, SECOND, 0]
