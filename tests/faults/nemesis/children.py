@@ -31,7 +31,7 @@ from analytics.lake import Lake
 from analytics.sink import Sink
 from contract.bus import Bus
 from contract.bus.local import LocalBus
-from contract.clock import Clock
+from contract.clock import Clock, SystemClock
 from contract.config import HallSection, LakeSection
 from contract.log import set_up_logging
 from contract.metrics import Metrics
@@ -88,14 +88,15 @@ def cursor_name(host: str) -> str:
 
 def direct(site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event) -> None:
     """Collect, straight onto the bus of this machine."""
-    with closing(LocalBus(site.folder / "bus", clock=clock)) as bus:
+    # The bus stamps rightly: a host's clock is wrong, not that of the machine with the bus.
+    with closing(LocalBus(site.folder / "bus")) as bus:
         collect(site, "direct", DirectOutlet(bus), steps, clock, stop)
 
 
 def spool(site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event) -> None:
     """Collect through a spool; end when it is empty."""
     step_on_trim(steps)
-    with closing(open_bus(site, clock)) as bus:
+    with closing(open_bus(site, SystemClock())) as bus:
         outlet = SpoolOutlet(
             site.folder / "spool", SteppedBus(bus, steps), clock=clock, ack_timeout_seconds=10
         )
@@ -186,8 +187,8 @@ def obey(control: Connection, steps: Steps, clock: SkewedClock, stop: threading.
     while True:
         try:
             match control.recv():
-                case ("arm", step, count, fills):
-                    steps.arm(step, count, fills)
+                case ("arm", step, count, what, place):
+                    steps.arm(step, count, what, place)
                 case ("skew", seconds):
                     clock.skew_seconds = seconds
                 case ("stop",):

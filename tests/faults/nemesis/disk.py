@@ -15,7 +15,7 @@ OWN_MOUNTS = "HALLWATCH_OWN_MOUNTS"
 """Set where this process may mount what nobody else sees."""
 
 _SIZE_MEGABYTES = 96
-_BALLAST = "ballast"
+BALLAST = "ballast"
 
 
 def may_mount() -> bool:
@@ -36,7 +36,7 @@ def remove_disk(folder: Path) -> None:
 
 def fill(folder: Path) -> None:
     """Take what room is left on a folder's disk, to the last byte."""
-    with (folder / _BALLAST).open("ab", buffering=0) as ballast:
+    with (folder / BALLAST).open("ab", buffering=0) as ballast:
         for size in (2**20, 2**12, 1):
             with suppress(OSError):
                 while True:
@@ -44,7 +44,7 @@ def fill(folder: Path) -> None:
 
 
 def make_room(folder: Path) -> None:
-    (folder / _BALLAST).unlink(missing_ok=True)
+    (folder / BALLAST).unlink(missing_ok=True)
 
 
 def forbid_writing(folder: Path) -> None:

@@ -150,8 +150,8 @@ class Rig:
 
     def arm(self, role: str, step: str, count: int, fills: str | None = None) -> None:
         """Let a role die, or fill a disk, when it reaches a step for the `count`-th time."""
-        place = None if fills is None else str(self.disk(fills))
-        self._children[role].control.send(("arm", step, count, place))
+        what, place = ("die", None) if fills is None else ("fill", str(self.disk(fills)))
+        self._children[role].control.send(("arm", step, count, what, place))
 
     def skew(self, role: str, seconds: float) -> None:
         """Set the clock of a role, and of those that are started after it, wrong."""
@@ -191,6 +191,20 @@ class Rig:
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    @contextmanager
+    def held(self, role: str, step: str) -> Iterator[None]:
+        """Let a process stop when it reaches a step, and stand there while the block runs."""
+        self._children[role].control.send(("arm", step, 1, "halt", None))
+        pid = self.pid(role)
+        self.wait(f"{role} comes to {step}", lambda: is_stopped(pid))
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def runs(self, role: str) -> bool:
+        return role in self._children and self._children[role].process.exitcode is None
 
     def pid(self, role: str) -> int:
         pid = self._children[role].process.pid
@@ -304,3 +318,8 @@ class Rig:
         with closing(self.bus.consumer("audit")) as consumer:
             every = [TopicPartition(s.topic, n) for s in STREAMS for n in range(s.partitions)]
             return consumer.end_offsets(every)
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process stands still (proc(5), /proc/pid/stat: state T)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -24,11 +24,11 @@ class Steps:
         self._step, self._left = "", 0
         self._act: Callable[[], None] = die
 
-    def arm(self, step: str, count: int, fills: str | None) -> None:
-        """At the `count`-th arrival at a step die, or fill a folder's disk where one is named."""
+    def arm(self, step: str, count: int, what: str, place: str | None) -> None:
+        """At the `count`-th arrival at a step die, halt, or fill the disk of a folder."""
+        acts = {"die": die, "halt": halt, "fill": lambda: fill(Path(place or ""))}
         with self._lock:
-            self._step, self._left = step, count
-            self._act = die if fills is None else lambda: fill(Path(fills))
+            self._step, self._left, self._act = step, count, acts[what]
 
     def __call__(self, step: str) -> None:
         with self._lock:
@@ -44,6 +44,11 @@ class Steps:
 def die() -> None:
     """End without any farewell."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def halt() -> None:
+    """Stand still until somebody says SIGCONT."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class SkewedClock(SystemClock):

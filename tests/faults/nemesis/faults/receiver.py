@@ -1,0 +1,38 @@
+"""A receiver of notifications that is slow, refuses, or is behind a network that spoils connections."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+from tests.faults.nemesis.fault import Fault
+from tests.faults.nemesis.proxy import Mode
+from tests.faults.nemesis.rig import Rig
+
+
+def slow(rig: Rig, random: Random) -> None:
+    """Answers come after the notifier has stopped waiting for them."""
+    rig.receiver.delay_seconds = random.uniform(1.2, 2.0)
+    rig.go_on(rig.times.slow)
+    rig.receiver.delay_seconds = 0.0
+
+
+def refuse(rig: Rig, random: Random) -> None:
+    rig.receiver.status = random.choice((429, 500, 503))
+    rig.go_on(rig.times.slow)
+    rig.receiver.status = 200
+
+
+def spoil(mode: Mode, rig: Rig, random: Random) -> None:
+    rig.proxy.set(mode)
+    rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
+    rig.proxy.set("pass")
+
+
+MODES: tuple[Mode, ...] = ("latency", "cut", "black_hole", "half_close", "slow_read")
+
+FAULTS = [
+    Fault(name="receiver_slow", strike=slow),
+    Fault(name="receiver_refuses", strike=refuse),
+    *(Fault(name=f"receiver_{mode}", strike=partial(spoil, mode)) for mode in MODES),
+]
