@@ -1,6 +1,7 @@
 """The demo: a whole hall on one machine, and what was injected against what was raised.
 
-The twin's devices are scraped as real ones would be; the engine sees nothing but what the collectors sent.
+The twin's devices are scraped and its logs followed as real ones would be; the engine sees nothing but what the
+collectors sent.
 """
 
 from __future__ import annotations
@@ -33,15 +34,25 @@ PARTS = ("sink", "engine", "collect")
 LEAST_SECONDS, MOST_SECONDS = 60.0, 82.0
 """Every decoy has begun and ended before the least; a fault that was not raised by the most was missed."""
 
-EXPECTED_RULE = {"thermal": "gpu-thermal-margin", "xid79": "gpu-xid-fatal", "silent-host": "host-silent"}
+EXPECTED_RULE = {
+    "thermal": "gpu-thermal-margin",
+    "xid79": "gpu-xid-fatal",
+    "silent-host": "host-silent",
+    "nvlink": "gpu-xid-fatal",
+    "nic": "nic-fatal",
+}
 """Which alert a person would want for each fault."""
 
 WHAT = {
     "thermal": "a cold plate loses flow",
     "xid79": "a GPU falls off the bus",
     "silent-host": "an exporter goes silent",
+    "nvlink": "an NVLink fails",
+    "nic": "a network card stops answering",
     "job-start": "a job starts",
     "exporter-restart": "an exporter restarts",
+    "nic-notices": "a cable is put into a network card",
+    "forged-xid": "a program writes a fatal Xid into the log",
 }
 
 
@@ -185,6 +196,13 @@ def demo_config(endpoints: list[dict[str, str]]) -> str:
             'collector = "gpu-dcgm"',
             f'host = "{endpoint["host"]}"',
             f'url = "{endpoint["url"]}"',
+            "",
+            "[[ingest.collectors]]",
+            'collector = "gpu-kernel-log"',
+            f'host = "{endpoint["host"]}"',
+            'source = "file"',
+            f'path = "twin/{endpoint["syslog"]}"',
+            'start = "beginning"',
         ]
     return "\n".join(lines) + "\n"
 

@@ -54,8 +54,9 @@ HOTTEST = "SELECT host, max(temperature_celsius) FROM fleet_now GROUP BY host"
 def demo(folder: Path, hosts: int, seed: int) -> None:
     """Run a whole hall on this machine for a minute and a half.
 
-    A simulated hall serves exporter pages; collectors scrape them; the sink writes the lake; the engine raises
-    alerts. Three faults and two decoys are injected. Exit code 1 if a fault was missed or a decoy raised anything.
+    A simulated hall serves exporter pages and writes system logs; collectors read both; the sink writes the lake;
+    the engine raises alerts. Five faults and four decoys are injected. Exit code 1 if a fault was missed or a decoy
+    raised anything.
     """
     console, clock = open_console(), SystemClock()
     with fresh_folder(folder):

@@ -65,12 +65,19 @@ def test_a_run_without_faults_proves_nothing() -> None:
 
 def test_the_configuration_it_writes_is_one_a_person_could_have_written(tmp_path: Path) -> None:
     path = tmp_path / "hallwatch.toml"
-    path.write_text(demo_config([{"host": "h1", "url": "http://127.0.0.1:1/metrics"}]))
+    path.write_text(demo_config([{"host": "h1", "url": "http://127.0.0.1:1/metrics", "syslog": "syslog/h1.log"}]))
     config = load_config(path, {})
     assert config.hall.synthetic
     assert config.hall.inventory == tmp_path / "twin" / "inventory.yaml"
     assert config.ingest.collectors == (
         {"collector": "gpu-dcgm", "host": "h1", "url": "http://127.0.0.1:1/metrics"},
+        {
+            "collector": "gpu-kernel-log",
+            "host": "h1",
+            "source": "file",
+            "path": str(tmp_path / "twin/syslog/h1.log"),
+            "start": "beginning",
+        },
     )
 
 
