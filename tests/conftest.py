@@ -39,6 +39,13 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
+@pytest.fixture(scope="module")
+def file_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Return a broker that the tests of one file share: they may stop it, and leave it running."""
+    with start_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     """Return what starts a broker of the test's own, to be killed, frozen or set up differently."""
@@ -61,9 +68,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Fail a test that skips where nothing may skip; show the broker's log where one fails."""
     report = yield
     refuse_skip(report)
-    broker = getattr(item, "funcargs", {}).get("kafka_broker")
-    if report.failed and broker is not None:
-        report.sections.append(("broker log", broker.log_tail()))
+    if report.failed:
+        for name in ("kafka_broker", "file_broker"):
+            if broker := getattr(item, "funcargs", {}).get(name):
+                report.sections.append((f"log of {name}", broker.log_tail()))
     return report
 
 

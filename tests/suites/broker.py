@@ -142,6 +142,9 @@ class Broker:
         first = not self._ports
         for tries_left in (3, 2, 1, 0):
             if first:
+                ports = find_ports(len(self._listeners) + 1)
+                self._ports = dict(zip((*self._listeners, "CONTROLLER"), ports, strict=True))
+            if not (self.folder / "data").exists() or first:
                 self._format(libraries)
             try:
                 self._run(libraries)
@@ -181,6 +184,12 @@ class Broker:
     def restart(self) -> None:
         """Start it again with its data, on its ports; stop it first if it runs. Returns when it serves."""
         self.stop()
+        self.start()
+
+    def replace(self) -> None:
+        """Put an empty cluster in its place, on its ports."""
+        self.stop()
+        shutil.rmtree(self.folder / "data")
         self.start()
 
     def stop(self) -> None:
@@ -224,11 +233,9 @@ class Broker:
             self._guard = None
 
     def _format(self, libraries: Path) -> None:
-        """Make an empty data folder for a broker on free ports."""
+        """Make an empty data folder."""
         shutil.rmtree(self.folder / "data", ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        ports = find_ports(len(self._listeners) + 1)
-        self._ports = dict(zip((*self._listeners, "CONTROLLER"), ports, strict=True))
         (self.folder / "log4j2.properties").write_text(_LOGGING)
         lines = [f"{key}={value}" for key, value in (self._addresses() | _SETTINGS | self._settings).items()]
         (self.folder / "server.properties").write_text("\n".join(lines) + "\n")

@@ -15,6 +15,7 @@ import crc32c as _crc32c  # noqa: F401
 import kafka
 import zstandard as _zstandard  # noqa: F401
 from kafka import errors
+from kafka.net.compat import KafkaNetClient
 from typing_extensions import override
 
 from contract.config import BusSection
@@ -40,6 +41,17 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (errors.MessageSizeTooLargeError, "too_large"),
     (errors.RecordListTooLargeError, "too_large"),
 )
+
+_PASSING = (
+    errors.CoordinatorLoadInProgressError,
+    errors.CoordinatorNotAvailableError,
+    errors.LeaderNotAvailableError,
+    errors.NotCoordinatorError,
+    errors.NotLeaderForPartitionError,
+)
+"""What a broker says while a cluster settles: after its first start, or while a leader moves."""
+
+_AGAIN_SECONDS = 0.2
 
 _Answer = TypeVar("_Answer")
 _log = Log("bus.kafka")
@@ -101,7 +113,8 @@ class _Ear(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name == "kafka.net.manager" and record.levelno >= logging.ERROR:
+        # Not the last word, which says only that there was no time left.
+        if record.name == "kafka.net.manager" and record.msg.startswith("Connection failed"):
             self._failures.append((record.created, record.getMessage()))
         _log.debug("client", logger=record.name, message=record.getMessage())
 
@@ -119,9 +132,18 @@ _client_log.propagate = False
 def connect(make: Callable[..., _Answer], settings: dict[str, Any]) -> _Answer:
     """Make a client; raise TransportError with the cause where that fails."""
     began = time.time()
+    opened: list[KafkaNetClient] = []
+
+    def open_network(**values: Any) -> KafkaNetClient:
+        opened.append(KafkaNetClient(**values))
+        return opened[-1]
+
     try:
-        return make(**settings)
+        return make(**settings, kafka_client=open_network)
     except (errors.KafkaError, OSError) as error:
+        for network in opened:
+            # A client that comes to nothing leaves its thread and its sockets behind.
+            network.close()
         servers = ",".join(settings["bootstrap_servers"])
         cause = _EAR.heard_since(began) or _words(error)
         hint = "" if settings["security_protocol"] == "PLAINTEXT" else _LOGIN_HINT
@@ -147,10 +169,16 @@ class Admin:
 
     def ask(self, doing: str, question: Callable[[Any], _Answer]) -> _Answer:
         """Return the answer to a question that is put to an admin client; raise TransportError."""
+        deadline = time.monotonic() + REQUEST_SECONDS
         while True:
             client, fresh = self._open()
             try:
                 return question(client)
+            except _PASSING as error:
+                self._drop(client)
+                if time.monotonic() > deadline:
+                    raise transport_error(error, doing) from error
+                time.sleep(_AGAIN_SECONDS)
             except errors.KafkaError as error:
                 answered = isinstance(error, errors.BrokerResponseError | errors.KafkaTimeoutError)
                 if not answered or isinstance(error, errors.RequestTimedOutError):

@@ -171,8 +171,10 @@ class KafkaProducer:
         try:
             self._client.close(timeout=0)
         except errors.KafkaTimeoutError:
-            # It closes nothing while records wait: they would be written after those of its successor.
-            self._client._sender.force_close()  # noqa: SLF001 - there is no public way
+            # It closes nothing while records wait: left alone, it would write them after those of its successor.
+            # There is no public way to cut it off.
+            self._client._sender.force_close()  # noqa: SLF001
+            self._client._closed = True  # noqa: SLF001
         except errors.KafkaError as error:
             _log.debug("producer_closed_badly", error=error)
 
