@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from ingest.gpu.page import Device, Page
+from ingest.kernel.codes import find_sxid, find_xid
 
 _MOST_DEVICES = 4_096
 
@@ -42,11 +43,11 @@ class CodeMemory:
             about = _about(page, device)
             counts = page.counts.get(device)
             if counts is not None:
-                events += [about | event for event in _counted(shown, counts)]
+                events += [_meant(about | event) for event in _counted(shown, counts)]
             codes = page.codes.get(device)
             if codes is not None:
                 new = _new_codes(shown, set(codes), counted=counts is not None)
-                events += [about | _last_code(code, codes[code]) for code in new]
+                events += [_meant(about | _last_code(code, codes[code])) for code in new]
             if shown.codes or shown.counts or shown.awaited:
                 self._shown[device] = shown
         while len(self._shown) > _MOST_DEVICES:
@@ -109,6 +110,20 @@ def _new_codes(shown: _Shown, codes: set[int], *, counted: bool) -> list[int]:
 
 def _last_code(code: int, detail: str | None) -> dict[str, Any]:
     return {"code": code, "evidence": "last_code", "occurrences": 1, "detail": detail}
+
+
+def _meant(event: dict[str, Any]) -> dict[str, Any]:
+    """Add what the code means. The words that may say more are in the kernel log; of a switch the field says it."""
+    if event["event"] == "xid":
+        return event | find_xid(event["code"]).columns()
+    meant = event | find_sxid(event["code"]).columns()
+    return (
+        meant | {"severity": str(event["detail"]).replace("-", "")} if event["detail"] in _FIELDS else meant
+    )
+
+
+_FIELDS = ("fatal", "non-fatal")
+"""Which of its two fields an SXid was in."""
 
 
 def _about(page: Page, device: Device) -> dict[str, Any]:

@@ -41,6 +41,8 @@ _STARTS = (
     *PREFIXES,
 )
 
+_LINK_WORD, _CARRIER_WORD, _WATCHDOG_WORD = WORDS
+
 _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([^)]{1,40})\): {1,4}(\d{1,9})(?![\w.])[, ]{0,4}")
 _XID_ANY = "NVRM: Xid"
@@ -106,7 +108,12 @@ class KernelParser:
         irrelevant = 0
         for line in lines:
             text = line.text
-            if not text.startswith(_STARTS) and not any(word in text for word in WORDS):
+            if not (
+                text.startswith(_STARTS)
+                or _LINK_WORD in text
+                or _CARRIER_WORD in text
+                or _WATCHDOG_WORD in text
+            ):
                 irrelevant += 1
                 continue
             at_us = now_us if line.ts_us is None else line.ts_us

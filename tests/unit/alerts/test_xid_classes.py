@@ -5,10 +5,11 @@ import pytest
 from alerts.evaluator import Evaluator
 from alerts.ruleset import RuleSet, check_rules
 from alerts.testing import Feed, in_order
+from ingest.kernel.codes import find_xid
 
 RULES = [rule for rule in check_rules().rules if rule.rule.startswith("gpu-xid-")]
-TELLS_WHAT_GOES_ON = {61, 93, *range(121, 126), 154, *range(162, 166), 171, 172}
-"""Legacy, wear limit, corrected link errors, recovery action, power smoothing, detail of another code."""
+TELLS_WHAT_GOES_ON = {93, 106, 107, 121, 152, 153, 154, 162}
+"""Wear limit, test messages, corrected link errors, unused units, recovery action, power smoothing that is back."""
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,10 @@ def raised():
     texts = [rule.model_dump(by_alias=True, exclude_none=True, exclude={"tests"}) for rule in RULES]
     evaluator = Evaluator(RuleSet(RULES, texts), "demo")
     feed = Feed()
-    rows = [feed.event(code, code, f"GPU-{code}", evidence="last_code") for code in range(251)]
+    rows = [
+        feed.event(code, code, f"GPU-{code}", evidence="last_code", **find_xid(code).columns())
+        for code in range(251)
+    ]
     found: dict[int, list[str]] = {code: [] for code in range(251)}
     for draft in evaluator.apply(in_order(rows), None):
         found[int(draft.entity.removeprefix("GPU-"))].append(draft.rule.rule)
@@ -46,6 +50,16 @@ def test_what_concerns_security_goes_there(raised, code) -> None:
     assert raised[code] == ["gpu-xid-security"]
 
 
-@pytest.mark.parametrize("code", [174, 200, 250])
-def test_a_code_newer_than_the_rules_is_told(raised, code) -> None:
+@pytest.mark.parametrize("code", [163, 164, 165])
+def test_what_heat_and_power_cause_goes_to_the_facility(raised, code) -> None:
+    assert raised[code] == ["gpu-xid-facility"]
+
+
+@pytest.mark.parametrize("code", [171, 172])
+def test_the_detail_of_a_double_bit_error_stands_for_it_where_it_hides_it(raised, code) -> None:
+    assert raised[code] == ["gpu-xid-fatal"]
+
+
+@pytest.mark.parametrize("code", [57, 61, 174, 200, 250])
+def test_a_code_older_or_newer_than_the_table_is_told(raised, code) -> None:
     assert raised[code] == ["gpu-xid-unknown"]

@@ -75,6 +75,10 @@ def test_an_event_names_the_gpu_and_what_the_exporter_says(host):
             "evidence": "last_code",
             "occurrences": 1,
             "detail": "GPU has fallen off the bus",
+            "name": "GPU has fallen off the bus",
+            "severity": "fatal",
+            "class": "hardware",
+            "action": "restart_host",
         }
     ]
 

@@ -341,6 +341,10 @@ def test_a_switch_becomes_a_row_of_switches_and_its_sxid_an_event():
             "evidence": "last_code",
             "occurrences": 1,
             "detail": "fatal",
+            "name": "LTSSM Fault Up",
+            "severity": "fatal",
+            "class": "link",
+            "action": "reset_fabric",
         }
     ]
 
