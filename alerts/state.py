@@ -5,6 +5,7 @@ An entity gets a small number when it is first seen; everything known about it s
 
 from __future__ import annotations
 
+import functools
 import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -202,6 +203,9 @@ class Entities:
         texts = [_text(table.column(name)) for name in self.columns]
         names = texts[0]
         if len(texts) > 1:
+            # A row in which all are null would not be joined but left out: an array of fewer rows comes back.
+            unnamed = functools.reduce(pc.and_, map(pc.is_null, texts))
+            texts[0] = pc.if_else(unnamed, "", texts[0])
             joined = pc.binary_join_element_wise(*texts, "/", null_handling="skip")
             names = pc.if_else(pc.equal(joined, ""), pa.scalar(None, pa.string()), joined)
         if self.otherwise is not None:

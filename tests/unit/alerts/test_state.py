@@ -135,6 +135,13 @@ def test_columns_are_joined_and_the_null_ones_left_out() -> None:
     assert entities.names == ["g/1", "2", "3"]
 
 
+def test_a_row_that_names_nothing_stays_a_row() -> None:
+    links = STREAMS["gpu_links"]
+    entities = Entities(links, ["gpu_uuid", "nvswitch"])
+    rows = example_rows(links, 3, gpu_uuid=[None, "g", None])
+    assert entities.numbers_in(rows, np.full(3, SECOND)).tolist() == [-1, 0, -1]
+
+
 def test_arrays_grow_and_keep_what_they_hold() -> None:
     arrays = Arrays(value=7)
     arrays["value"][3] = 1
