@@ -33,34 +33,42 @@ def vectors() -> Path:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def start_broker() -> Callable[..., Broker]:
+    """Return what starts a Kafka broker, or skips with the reason where this machine cannot."""
+    from tests.suites.broker import Broker, BrokerMissingError
+
+    def start(folder: Path, **options: Any) -> Broker:
+        try:
+            return Broker(folder, **options).start()
+        except BrokerMissingError as error:
+            pytest.skip(str(error))
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(
+    tmp_path_factory: pytest.TempPathFactory, start_broker: Callable[..., Broker]
+) -> Iterator[Broker]:
     """Return a running Kafka broker that all tests share: name topics uniquely, and leave it running."""
     with start_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
-def file_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def file_broker(
+    tmp_path_factory: pytest.TempPathFactory, start_broker: Callable[..., Broker]
+) -> Iterator[Broker]:
     """Return a broker that the tests of one file share: they may stop it, and leave it running."""
     with start_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
 
 
 @pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+def own_broker(tmp_path: Path, start_broker: Callable[..., Broker]) -> Iterator[Callable[..., Broker]]:
     """Return what starts a broker of the test's own, to be killed, frozen or set up differently."""
     with ExitStack() as running:
         yield lambda name="kafka", **options: running.enter_context(start_broker(tmp_path / name, **options))
-
-
-def start_broker(folder: Path, **options: Any) -> Broker:
-    """Start a broker, or skip with the reason where this machine cannot."""
-    from tests.suites.broker import Broker, BrokerMissingError
-
-    try:
-        return Broker(folder, **options).start()
-    except BrokerMissingError as error:
-        pytest.skip(str(error))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

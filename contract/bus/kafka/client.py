@@ -90,7 +90,9 @@ def _read(path: Path) -> str:
 
 
 def transport_error(error: Exception, doing: str) -> TransportError:
-    """Return what an error of the client means."""
+    """Return what an error of the client means; some come wrapped in another."""
+    if type(error) is errors.KafkaError and error.args and isinstance(error.args[0], errors.KafkaError):
+        error = error.args[0]
     reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "unreachable")
     return TransportError(reason, f"{doing}: {_words(error)}")
 
