@@ -1,7 +1,7 @@
 """Recordings through the whole system: the real collectors, bus, lake and engine, by a clock of the replay's own.
 
 The replay has its own bus and lake, so that nothing recorded mixes with a running hall. Every second of its clock
-the devices are scraped, the engine takes its step, and the sink takes its own when it is due: an hour plays as
+the devices are scraped and the logs followed, the engine takes its step, and the sink takes its own when it is due: an hour plays as
 fast as the machine can, or at any pace.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +23,13 @@ from contract.bus.local import LocalBus
 from contract.config import Config, load_config
 from contract.streams import STREAMS
 from hallwatch.demo import AlertWatch, Found, fresh_folder
-from hallwatch.recordings import RecordedHall, read_recordings, serve
+from hallwatch.recordings import LogWriter, RecordedHall, read_recordings, serve
 from ingest.runner import Runner, build_runner
 from ingest.source import STATUS_SECONDS
 from ingest.spool import DirectOutlet
 
 HOLD_SECONDS = 90.0
-"""The last page stays this long: what a rule must see to decide, with room."""
+"""The last page stays this long, or the log quiet: what a rule must see to decide, with room."""
 
 TICK_SECONDS = 1.0
 
@@ -102,6 +103,7 @@ def play(
     hall = read_recordings(folder)
     clock = ReplayClock(time.time_ns() // 1000)
     with fresh_folder(output, "--output"), serve(hall.recordings, clock) as urls:
+        logs = [LogWriter(recording, output / "recorded") for recording in hall.logs]
         config_path = output / "hallwatch.toml"
         config_path.write_text(_config_text(hall, urls), encoding="utf-8")
         config = load_config(config_path)
@@ -109,15 +111,30 @@ def play(
         with _System(config, clock) as system:
             pace = _Pace(speed)
             while clock.monotonic() <= played.seconds:
+                for log in logs:
+                    log.write_until(clock.monotonic())
                 system.tick()
                 played.alerts += system.alerts.poll()
                 if progress is not None:
                     progress(clock.monotonic(), played.seconds)
-                clock.advance(TICK_SECONDS)
+                clock.advance(_next_tick(clock.monotonic(), hall) - clock.monotonic())
                 pace.wait(clock.monotonic())
             system.finish()
             played.alerts += system.alerts.poll()
     return played
+
+
+def _next_tick(elapsed: float, hall: RecordedHall) -> float:
+    """Return when there is something to do: in a second, or with the next status of the collectors.
+
+    That is where nothing but logs is played and no line comes before it.
+    """
+    status = (elapsed // STATUS_SECONDS + 1) * STATUS_SECONDS
+    due = [
+        log.seconds[at] for log in hall.logs if (at := bisect_right(log.seconds, elapsed)) < len(log.seconds)
+    ]
+    quiet = not hall.recordings and min(due, default=status) >= status
+    return status if quiet else elapsed + TICK_SECONDS
 
 
 class _Pace:
@@ -191,5 +208,17 @@ def _config_text(hall: RecordedHall, urls: dict[str, str]) -> str:
             f'url = "{url}"',
             "interval_seconds = 1",
             f"host_from_label = {str(hall.inventory is None).lower()}",
+        ]
+    for log in hall.logs:
+        lines += [
+            "",
+            "[[ingest.collectors]]",
+            'collector = "gpu-kernel-log"',
+            f"host = {json.dumps(log.name)}",
+            f"instance = {json.dumps(log.instance)}",
+            'source = "file"',
+            f"path = {json.dumps(f'recorded/{log.name}.{log.instance}')}",
+            'start = "beginning"',
+            'times = "reading"  # the replay has a clock of its own',
         ]
     return "\n".join(lines) + "\n"

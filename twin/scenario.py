@@ -183,6 +183,6 @@ def _entity(plan: Plan, kind: str, injection: Injection) -> str:
         case "gpu":
             return host.gpus[injection.gpu_index].uuid
         case "nic":
-            return host.nics[injection.gpu_index].pci_bus_id
+            return f"{host.name}/{host.nics[injection.gpu_index].pci_bus_id}"
         case _:
             return host.name

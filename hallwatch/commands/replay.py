@@ -12,6 +12,7 @@ from rich.table import Table
 
 from analytics.query import connect
 from contract.log import set_up_logging
+from hallwatch.recordings import LONGEST_PAUSE_SECONDS
 from hallwatch.replay import HOLD_SECONDS, Played, play
 from hallwatch.terminal import called, counted, open_console, say
 
@@ -35,7 +36,7 @@ GROUP BY source HAVING max(polls_failed) > 0 ORDER BY source"""
     type=click.FloatRange(min=0),
     default=HOLD_SECONDS,
     show_default=True,
-    help="Seconds that the last page of each device stays.",
+    help="Seconds that it goes on after the last page or line.",
 )
 @click.option(
     "--speed", type=click.FloatRange(min=0.01), help="Times the recorded pace; as fast as possible without."
@@ -46,9 +47,11 @@ def replay(folder: Path, output: Path, hold_seconds: float, speed: float | None)
     \b
     NAME.prom            one exporter page, held for the whole replay
     NAME/SECONDS.prom    pages of one exporter, each shown from that second on
+    NAME.log             a kernel log: dmesg, syslog, journal JSON or /dev/kmsg; also
+                         .syslog .dmesg .kmsg .json .jsonl .txt
     inventory.yaml       the map of that hall (without one, nothing is expected to be there)
 
-    NAME is the host.
+    NAME is the host. The lines of a log come as far apart as their times are.
 
     What the rules raise is what they would have raised in the hall. The replay has its own bus and lake.
     """  # noqa: D301 - the command line library wants the character itself
@@ -73,7 +76,14 @@ def replay(folder: Path, output: Path, hold_seconds: float, speed: float | None)
 
 
 def _report(console: Console, played: Played) -> None:
-    say(console, f"Played {counted(len(played.hall.recordings), 'device')} for {played.seconds:.0f} s.")
+    parts = ((len(played.hall.recordings), "device"), (len(played.hall.logs), "log"))
+    what = " and ".join(counted(count, noun) for count, noun in parts if count)
+    say(console, f"Played {what} for {played.seconds:.0f} s.")
+    if any(log.shortened for log in played.hall.logs):
+        say(
+            console,
+            f"Pauses of more than {LONGEST_PAUSE_SECONDS / 60:.0f} minutes in logs were shortened to that.",
+        )
     if played.hall.not_playable:
         say(console, "Not playable: " + ", ".join(played.hall.not_playable))
     lake = connect(played.config.lake.path)
@@ -90,7 +100,8 @@ def _report(console: Console, played: Played) -> None:
     for alert in played.alerts:
         seconds = (alert.at_us - played.start_us) / 1e6
         say(console, f"{seconds:6.1f} s  ALERT  {alert.severity:8}  {alert.rule}: {alert.summary}")
+    stream = "gpu_samples" if played.hall.recordings else "gpu_events"
     say(
         console,
-        f"\nAsk it: {called()} sql --config {played.config_path} 'SELECT host, count(*) FROM gpu_samples GROUP BY host'",
+        f"\nAsk it: {called()} sql --config {played.config_path} 'SELECT host, count(*) FROM {stream} GROUP BY host'",
     )
