@@ -90,11 +90,12 @@ def _read(path: Path) -> str:
 
 
 def transport_error(error: Exception, doing: str) -> TransportError:
-    """Return what an error of the client means; some come wrapped in another."""
-    if type(error) is errors.KafkaError and error.args and isinstance(error.args[0], errors.KafkaError):
-        error = error.args[0]
+    """Return what an error of the client means."""
+    text = _words(error)
     reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "unreachable")
-    return TransportError(reason, f"{doing}: {_words(error)}")
+    if "AuthorizationFailed" in text:
+        reason = "denied"  # some come as the text of another error
+    return TransportError(reason, f"{doing}: {text}")
 
 
 def _words(error: Exception) -> str:
