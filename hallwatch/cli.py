@@ -57,6 +57,8 @@ COMMANDS = {
     "rules": ("hallwatch.commands.rules:rules", "Check rule files and run the tests in them."),
     "verify-log": ("hallwatch.commands.alerts:verify_log", "Prove that no alert was changed or cut away."),
     "replay": ("hallwatch.commands.replay:replay", "Play recordings of devices through the whole system."),
+    "parse": ("hallwatch.commands.parse:parse", "Print the events in a log of a device."),
+    "explain": ("hallwatch.commands.explain:explain", "Say what a code means, and where sources disagree."),
     "inventory": ("hallwatch.commands.collect:inventory", "Check the map of the hall."),
     "check-config": (
         "hallwatch.commands.collect:check_config",

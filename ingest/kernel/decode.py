@@ -92,11 +92,11 @@ def _by_table(code: int, columns: dict[str, Any], words: list[int], driver: str 
     if not agreed:
         notes.append(f"the catalog calls it {row['severity']}, the kernel {columns['severity']}")
     columns["action"] = row["action"] if agreed else "unknown"
-    if row["reason"]:
-        columns |= _reason(int(row["reason"]))
+    reason = _reason(int(row["reason"])) if row["reason"] else _NOTHING
+    columns |= reason.columns
     return Decoded(
         columns=columns,
-        follow_up=row["follow_up"] if agreed else "",
+        follow_up=reason.follow_up or row["follow_up"] if agreed else "",
         basis="the kernel's own word and the catalog's row for these registers",
         notes=tuple(notes),
     )
@@ -138,15 +138,13 @@ def _nvlink5_rows() -> Mapping[int, list[dict[str, str]]]:
 
 
 @cache
-def _reason(reason: int) -> dict[str, str]:
-    """Return the columns that the reason of a link that went down decides: a hot peer is the hall's trouble."""
+def _reason(reason: int) -> Decoded:
+    """Return what the reason of a link that went down decides: a hot peer is the hall's trouble."""
     for row in read_table("nvlink_reasons.tsv"):
         if row["reason"] == str(reason):
-            columns = {"reason": row["name"]}
-            if row["class"] != "link":
-                columns |= {"class": row["class"], "action": row["action"]}
-            return columns
-    return {"reason": f"reason {reason}"}
+            columns = {"reason": row["name"]} | ({"class": row["class"]} if row["class"] != "link" else {})
+            return Decoded(columns=columns, follow_up=row["follow_up"])
+    return Decoded(columns={"reason": f"reason {reason}"})
 
 
 _NVLINK4 = re.compile(

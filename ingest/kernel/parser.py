@@ -197,7 +197,7 @@ class KernelParser:
         elif (found := _LOST.match(text)) is not None:
             self._lost(pci_address(found[1]), text, at_us)
         elif (found := _LOADED.match(text)) is not None:
-            self._loaded(found[1], at_us)
+            self._loaded(found[1], text, at_us)
         elif (found := _NAMED.match(text)) is not None:
             self._named.append(pci_address(found[1]) or found[1])
             if _LOST_END in text:
@@ -231,7 +231,7 @@ class KernelParser:
         if code == 79:
             self._told_lost(pci, at_us)
         if code == 154 and is_recovered(detail):
-            self._reset(pci, detail, at_us)
+            self._reset(pci, "nothing required any more", detail, at_us)
         self._gather(row)
 
     def _sxid(self, text: str, at_us: int) -> None:
@@ -280,18 +280,18 @@ class KernelParser:
         _remember(self._lost_us, pci or "", at_us)
         rows = self._found.gpu
         kept = [row for row in rows if row["event"] != "lost" or row["pci_bus_id"] != pci]
-        self._found.skipped["duplicate"] += len(rows) - len(kept)
-        self._found.gpu = kept
+        if len(kept) < len(rows):
+            self._found.skipped["duplicate"] += len(rows) - len(kept)
+            self._found.gpu = kept
 
-    def _loaded(self, version: str, at_us: int) -> None:
+    def _loaded(self, version: str, text: str, at_us: int) -> None:
         """Take a driver that loads as a reset of every GPU of the host."""
         self.driver = version
         self._named.clear()
-        for pci in sorted({*self._gpus, *self._touched} - {""}):
-            self._reset(pci, f"driver {version} loaded", at_us)
-        self._reset(None, f"driver {version} loaded", at_us)
+        for pci in (*sorted({*self._gpus, *self._touched} - {""}), None):
+            self._reset(pci, f"driver {version} loaded", text[6:], at_us)
 
-    def _reset(self, pci: str | None, detail: str, at_us: int) -> None:
+    def _reset(self, pci: str | None, why: str, detail: str, at_us: int) -> None:
         """Tell a reset, after what was gathered of that GPU: it ends what came before it.
 
         A reset after another with nothing between is a repeat.
@@ -302,7 +302,7 @@ class KernelParser:
         self._lost_us.pop(pci or "", None)
         self._touched.pop(pci or "", None)
         row = self._gpu_row("reset", pci, at_us) | {"severity": "info", "class": "information"}
-        self._gather(row | {"detail": detail[:MAX_DETAIL]})
+        self._gather(row | {"name": why, "detail": detail[:MAX_DETAIL]})
 
     def _amd(self, text: str, at_us: int) -> None:
         found = _AMD.match(text)
@@ -310,7 +310,7 @@ class KernelParser:
         pci = pci_address(found[1]) if found is not None else None
         errors = _AMD_UNCORRECTED.match(rest)
         if _AMD_RESET.match(rest):
-            self._reset(pci, rest, at_us)
+            self._reset(pci, "GPU reset", rest, at_us)
         elif rest.startswith("GPU reset begin"):
             self._device_error(pci, "GPU hangs and is reset", rest, at_us, severity="nonfatal")
         elif errors is not None and 0 < int(errors[1]) < _AMD_FALSE:
