@@ -24,7 +24,7 @@ from tests.faults.nemesis.disk import OWN_MOUNTS, may_mount  # noqa: E402
 from tests.faults.nemesis.matrix import HEAD, Run, draw, faults_for, strike_all  # noqa: E402
 from tests.faults.nemesis.rig import FULL, QUICK  # noqa: E402
 
-BUSES = ("local",)
+BUSES = ("local", "kafka")
 SHOWN_FLAWS = 20
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from analytics.sink import Sink
 from contract.bus import Bus
 from contract.bus.local import LocalBus
 from contract.clock import Clock, SystemClock
-from contract.config import HallSection, LakeSection
+from contract.config import BusSection, HallSection, LakeSection
 from contract.log import set_up_logging
 from contract.metrics import Metrics
 from contract.streams.alerts import ALERTS, NOTIFICATIONS
@@ -68,14 +69,23 @@ class Site:
     seed: int
     bus: str
     receiver_url: str
-    servers: str = ""
-    """Addresses of a broker."""
-    mutation: str = ""
+    servers: str
+    """Address of the broker; empty on a local bus."""
+    quick: bool
+    """Waits are shortened, so that outages may be."""
+    mutation: str
     """Name of the guard that is taken away."""
 
 
-def open_bus(site: Site, clock: Clock) -> Bus:
-    return LocalBus(site.folder / "bus", clock=clock)
+def open_bus(site: Site, clock: Clock, member: str | None = None) -> Bus:
+    """Open the bus; `member` is the lasting name of a process in its group: a quick restart moves no partition."""
+    if site.bus == "local":
+        return LocalBus(site.folder / "bus", clock=clock)
+    # Here, because kafka-python is an extra.
+    from contract.bus.kafka.bus import KafkaBus
+
+    section = BusSection(kind="kafka", servers=site.servers, group_instance_id=member)
+    return KafkaBus(section, clock, ack_timeout_seconds=6.0 if site.quick else 30.0)
 
 
 def config_of(host: str) -> CollectorConfig:
@@ -130,10 +140,12 @@ def step_on_trim(steps: Steps) -> None:
     ingest.spool._Forwarder._trim = stepped  # type: ignore[method-assign]
 
 
-def sink(site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event) -> None:
+def sink(
+    site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event, member: str | None = "sink"
+) -> None:
     section = LakeSection(path=site.folder / "lake", flush_seconds=0.4, sparse_flush_seconds=0.4)
     lake = Lake(section.path, snapshot_seconds=1.0, reached=steps)
-    with closing(open_bus(site, clock)) as bus:
+    with closing(open_bus(site, clock, member)) as bus:
         Sink(section, bus, lake, synthetic=False, clock=clock, metrics=Metrics(), streams=STREAMS).run(stop)
 
 
@@ -150,14 +162,18 @@ ROLES: dict[str, Callable[[Site, Steps, SkewedClock, threading.Event], None]] = 
     "direct": direct,
     "spool": spool,
     "sink": sink,
-    "rival": sink,
+    "rival": partial(sink, member=None),
     "engine": engine,
 }
 """`rival` is a second sink."""
 
 
-def shorten_waits() -> None:
-    """Let nobody wait for as long as a real outage would ask for; and let no batch of the journal be forgotten."""
+def shorten_waits(site: Site) -> None:
+    """Let nobody wait for as long as a real outage would ask for."""
+    if site.bus == "kafka":
+        from contract.bus.kafka import consumer
+
+        consumer._GROUP_SETTINGS |= {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000}
     ingest.source.LONGEST_BACK_OFF_SECONDS = 1.0
     ingest.spool._LONGEST_RETRY_SECONDS = 1.0
     analytics.sink.LAST_RETRY_SECONDS = 1.0
@@ -165,7 +181,6 @@ def shorten_waits() -> None:
     alerts.courier.FIRST_RETRY_SECONDS = 0.2
     alerts.courier.LAST_RETRY_SECONDS = 1.0
     alerts.courier.IDLE_SECONDS = 0.2
-    alerts.journal.KEEP_SNAPSHOTS = 1_000_000
 
 
 def run_role(role: str, site: Site, skew_seconds: float, control: Connection) -> None:
@@ -174,7 +189,10 @@ def run_role(role: str, site: Site, skew_seconds: float, control: Connection) ->
     os.dup2(log, 1)
     os.dup2(log, 2)
     set_up_logging(level=logging.INFO)
-    shorten_waits()
+    if site.quick:
+        shorten_waits(site)
+    # No batch of the journal may be forgotten: the audit judges them all again.
+    alerts.journal.KEEP_SNAPSHOTS = 1_000_000
     if site.mutation:
         MUTATIONS[site.mutation]()
     steps, clock, stop = Steps(), SkewedClock(skew_seconds), threading.Event()

@@ -9,6 +9,9 @@ from typing import Literal
 
 Mode = Literal["pass", "latency", "cut", "black_hole", "half_close", "slow_read"]
 
+MODES: tuple[Mode, ...] = ("latency", "cut", "black_hole", "half_close", "slow_read")
+"""What spoils."""
+
 LATENCY_SECONDS = 0.3
 SLOW_BYTES = 200
 SLOW_SECONDS = 0.02
@@ -26,15 +29,20 @@ class Proxy:
     def __init__(self) -> None:
         self.mode: Mode = "pass"
         self.port = 0
-        self._target = 0
+        self.target = 0
+        """Port of loopback that it passes on to."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._ready = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
 
-    def start(self, target: int) -> None:
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, target: int = 0) -> None:
         """Listen; return when it does."""
-        self._target = target
+        self.target = target
         self._thread.start()
         self._ready.wait()
 
@@ -70,7 +78,7 @@ class Proxy:
             writer.transport.abort()
             return
         try:
-            there, onward = await asyncio.open_connection("127.0.0.1", self._target)
+            there, onward = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             writer.transport.abort()
             return

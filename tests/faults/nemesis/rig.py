@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -27,15 +27,13 @@ from contract.streams.gpu import GPU_SAMPLES
 from tests.faults.nemesis import disk
 from tests.faults.nemesis.children import HOSTS, STREAMS, Site, cursor_name, open_bus, run_role
 from tests.faults.nemesis.proxy import Proxy
-
-PATIENCE_SECONDS = 60.0
-"""Who has not come back by then is stuck: everything that waits in the system waits a second or so."""
+from tests.suites.broker import Broker
 
 _LOOK_SECONDS = 0.05
 _DISKS = ("bus", "spool", "lake", "engine")
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.faults.nemesis.children"])
+_processes.set_forkserver_preload(["tests.faults.nemesis.children", "contract.bus.kafka.bus"])
 
 
 class StuckError(Exception):
@@ -44,17 +42,19 @@ class StuckError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """How long faults last, in seconds."""
+    """How long faults last, and how long the rig waits for what must follow, in seconds."""
 
     frozen: float
     away: float
     away_long: float
     """Longer than a producer waits for an acknowledgement."""
     slow: float
+    patience: float
+    """Who has not come back by then is stuck: longer than the longest wait of any part."""
 
 
-QUICK = Times(frozen=8.0, away=4.0, away_long=14.0, slow=2.0)
-FULL = Times(frozen=120.0, away=60.0, away_long=150.0, slow=20.0)
+QUICK = Times(frozen=8.0, away=4.0, away_long=14.0, slow=2.0, patience=60.0)
+FULL = Times(frozen=120.0, away=60.0, away_long=150.0, slow=20.0, patience=240.0)
 
 
 @dataclass(slots=True)
@@ -87,8 +87,10 @@ class Rig:
         self, folder: Path, *, seed: int, bus: str, times: Times = QUICK, mutation: str = ""
     ) -> None:
         self.folder, self.times = folder, times
-        self.receiver = Receiver()
-        self.proxy = Proxy()
+        self.receiver, self.proxy = Receiver(), Proxy()
+        self.broker: Broker | None = None
+        self.link = Proxy()
+        """Between the broker and all its clients."""
         self.deaths: list[str] = []
         self.chapters: list[Chapter] = []
         self.poisoned = Poisoned()
@@ -98,37 +100,53 @@ class Rig:
         self._roles = ("engine", "sink", *(HOSTS if bus == "local" else ["spool"]))
 
     def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            self._open(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def _open(self, undo: ExitStack) -> None:
         for name in _DISKS:
             disk.make_disk(self.disk(name))
-        self.receiver.__enter__()
-        self.proxy.start(int(self.receiver.url.rpartition(":")[2]))
+            undo.callback(disk.remove_disk, self.disk(name))
+        self._serve(undo)
         self.site = Site(
             folder=self.folder,
             seed=self._seed,
             bus=self._bus_kind,
-            receiver_url=f"http://127.0.0.1:{self.proxy.port}",
+            receiver_url=f"http://{self.proxy.address}",
+            servers=self.link.address if self.broker is not None else "",
+            quick=self.times is QUICK,
             mutation=self._mutation,
         )
-        self.bus: Bus = open_bus(self.site, SystemClock())
+        self.bus: Bus = undo.enter_context(closing(open_bus(self.site, SystemClock())))
         self.bus.ensure_topics(STREAMS)
+        undo.callback(self._kill_all)
         self.start("engine")
         # It reads from the end of what is there when it first starts.
         self.wait("the engine's first batch", lambda: self.batches() > 0)
-        for role in self._roles:
-            self.start(role)
         self.settle()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def _serve(self, undo: ExitStack) -> None:
+        """Start what the system finds outside itself: the receiver, the broker, and the way to each."""
+        undo.enter_context(self.receiver)
+        self.proxy.start(int(self.receiver.url.rpartition(":")[2]))
+        undo.callback(self.proxy.stop)
+        if self._bus_kind == "kafka":
+            self.link.start()
+            undo.callback(self.link.stop)
+            listener = {"advertised.listeners": f"PLAINTEXT://{self.link.address}"}
+            self.broker = undo.enter_context(Broker(self.folder / "broker", settings=listener).start())
+            self.link.target = int(self.broker.servers.rpartition(":")[2])
+
+    def _kill_all(self) -> None:
         for child in self._children.values():
             child.process.kill()
             child.process.join()
             child.control.close()
-        self.bus.close()
-        self.proxy.stop()
-        self.receiver.__exit__()
-        for name in _DISKS:
-            disk.remove_disk(self.disk(name))
 
     def disk(self, name: str) -> Path:
         """Return the folder of the bus, the spool, the lake or the engine: each is a disk of its own."""
@@ -165,7 +183,7 @@ class Rig:
     def await_death(self, role: str) -> None:
         """Return when a role that was struck is dead."""
         child = self._children[role]
-        child.process.join(PATIENCE_SECONDS)
+        child.process.join(self.times.patience)
         if child.process.exitcode is None:
             raise StuckError(f"{role} did not reach the step at which it was to die")
         child.control.close()
@@ -176,7 +194,7 @@ class Rig:
         if role in self._children:
             child = self._children[role]
             child.control.send(("stop",))
-            child.process.join(PATIENCE_SECONDS)
+            child.process.join(self.times.patience)
             if child.process.exitcode not in (0, None):
                 self.deaths.append(f"{role} ended with {child.process.exitcode} when it was stopped")
             child.process.kill()
@@ -263,12 +281,12 @@ class Rig:
 
     # Time.
 
-    def wait(self, what: str, holds: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
+    def wait(self, what: str, holds: Callable[[], bool]) -> None:
         """Return when something holds; raise StuckError."""
-        give_up = time.monotonic() + seconds
+        give_up = time.monotonic() + self.times.patience
         while not holds():
             if time.monotonic() > give_up:
-                raise StuckError(f"{what}: not within {seconds:.0f} s")
+                raise StuckError(f"{what}: not within {self.times.patience:.0f} s")
             time.sleep(_LOOK_SECONDS)
 
     def go_on(self, seconds: float) -> None:

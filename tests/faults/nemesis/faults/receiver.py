@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 
 from tests.faults.nemesis.fault import Fault
-from tests.faults.nemesis.proxy import Mode
+from tests.faults.nemesis.proxy import MODES, Mode
 from tests.faults.nemesis.rig import Rig
 
 
@@ -28,8 +28,6 @@ def spoil(mode: Mode, rig: Rig, random: Random) -> None:
     rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
     rig.proxy.set("pass")
 
-
-MODES: tuple[Mode, ...] = ("latency", "cut", "black_hole", "half_close", "slow_read")
 
 FAULTS = [
     Fault(name="receiver_slow", strike=slow),
