@@ -8,6 +8,7 @@ where there is one, is the map of that hall. Every other file is named as not pl
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from bisect import bisect_right
@@ -23,6 +24,7 @@ from typing_extensions import override
 from contract.clock import Clock
 from contract.config import NAME_PATTERN
 from contract.errors import ConfigError
+from ingest.gpu.kernel_log import MAX_LINES
 from ingest.kernel.follow.entry import parse_entry
 from ingest.kernel.formats import parse_line
 from ingest.kernel.line import KernelLine
@@ -208,9 +210,15 @@ class LogWriter:
         folder.mkdir(exist_ok=True)
         self.path.touch()
 
+    @property
+    def due_seconds(self) -> float:
+        """When the next line comes; infinite behind the last one."""
+        seconds = self._recording.seconds
+        return seconds[self._written] if self._written < len(seconds) else math.inf
+
     def write_until(self, elapsed_seconds: float) -> None:
-        """Add the lines that came until now."""
-        end = bisect_right(self._recording.seconds, elapsed_seconds)
+        """Add the lines that came until now, but no more than a collector reads at once: time waits for the rest."""
+        end = min(bisect_right(self._recording.seconds, elapsed_seconds), self._written + MAX_LINES)
         if end > self._written:
             with self.path.open("ab") as log:
                 log.write(b"\n".join(self._recording.lines[self._written : end]) + b"\n")

@@ -8,10 +8,10 @@ fast as the machine can, or at any pace.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
-from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -110,31 +110,32 @@ def play(
         played = Played(hall, config, config_path, clock.now_us(), hall.seconds + hold_seconds)
         with _System(config, clock) as system:
             pace = _Pace(speed)
-            while clock.monotonic() <= played.seconds:
+            while clock.monotonic() <= played.seconds or _due(logs) < math.inf:
                 for log in logs:
                     log.write_until(clock.monotonic())
                 system.tick()
                 played.alerts += system.alerts.poll()
                 if progress is not None:
                     progress(clock.monotonic(), played.seconds)
-                clock.advance(_next_tick(clock.monotonic(), hall) - clock.monotonic())
+                clock.advance(_next_tick(clock.monotonic(), _due(logs), hall) - clock.monotonic())
                 pace.wait(clock.monotonic())
             system.finish()
             played.alerts += system.alerts.poll()
     return played
 
 
-def _next_tick(elapsed: float, hall: RecordedHall) -> float:
+def _due(logs: Sequence[LogWriter]) -> float:
+    """Return when the next line of any log comes; infinite where there is none."""
+    return min((log.due_seconds for log in logs), default=math.inf)
+
+
+def _next_tick(elapsed: float, due: float, hall: RecordedHall) -> float:
     """Return when there is something to do: in a second, or with the next status of the collectors.
 
     That is where nothing but logs is played and no line comes before it.
     """
     status = (elapsed // STATUS_SECONDS + 1) * STATUS_SECONDS
-    due = [
-        log.seconds[at] for log in hall.logs if (at := bisect_right(log.seconds, elapsed)) < len(log.seconds)
-    ]
-    quiet = not hall.recordings and min(due, default=status) >= status
-    return status if quiet else elapsed + TICK_SECONDS
+    return elapsed + TICK_SECONDS if hall.recordings or due < status else status
 
 
 class _Pace:
