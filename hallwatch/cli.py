@@ -52,6 +52,7 @@ COMMANDS = {
     "collect": ("hallwatch.commands.collect:collect", "Run collectors: devices to bus (or to stdout)."),
     "sink": ("hallwatch.commands.sink:sink", "Run the sink: bus to lake, exactly once."),
     "engine": ("hallwatch.commands.engine:engine", "Run the alert engine: bus to alerts and notifications."),
+    "lag": ("hallwatch.commands.lag:lag", "Show how far the readers of the bus are."),
     "sql": ("hallwatch.commands.sql:sql", "Ask the lake a question."),
     "alerts": ("hallwatch.commands.alerts:alerts", "List alerts: what fires now, or the history."),
     "rules": ("hallwatch.commands.rules:rules", "Check rule files and run the tests in them."),
