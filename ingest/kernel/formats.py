@@ -134,7 +134,9 @@ def _prioritised(line: str, boot_us: int | None, now_us: int | None, zone: tzinf
         return KernelLine(None, line, None, None)
     facility, severity = int(found[1]) >> 3, int(found[1]) & 7
     rest = line[found.end() :]
-    structured = _RFC5424.match(rest)
+    if rest.startswith("["):
+        return _bracketed(rest, facility, severity, boot_us, zone)
+    structured = _RFC5424.match(rest) if rest.startswith("1 ") else None
     if structured is not None:
         iso = _ISO.match(f"{structured[1]} ")
         ts_us = _iso_us(iso, zone) if iso is not None else None
@@ -178,7 +180,7 @@ def _told_by(
 
 def _bare(text: str, ts_us: int | None, facility: int | None, severity: int | None) -> KernelLine:
     """Drop what may be left in front: `host kernel:` after a time, an uptime after `kernel:`."""
-    if "kernel: " in text[:300]:
+    if text.find("kernel: ", 0, 300) >= 0:
         tag = _KERNEL_TAG.match(text)
         if tag is not None:
             text = text[tag.end() :]

@@ -13,6 +13,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from ingest.kernel.bursts import Bursts, Row
@@ -212,27 +213,16 @@ class KernelParser:
     # What a line means.
 
     def _xid(self, text: str, at_us: int) -> None:
-        found = _XID.match(text)
-        code = int(found[2]) if found is not None else 0
-        if found is None or not 0 < code <= MAX_CODE:
+        columns = _xid_columns(text, self.driver)
+        if columns is None:
             self._found.rejected["xid"] += 1
             return
-        pci, detail = pci_address(found[1]), text[found.end() :]
-        row = self._gpu_row("xid", pci, at_us) | {"code": code} | find_xid(code).columns()
-        user = _USER.match(detail)
-        if user is not None:
-            detail = detail[user.end() :]
-            row |= {"pid": int(user[1]) if user[1] else None, "process": _known(user[2])}
-        row |= decode_xid(code, detail, self.driver).columns
-        cause = _CAUSE.search(detail[:MAX_DETAIL])
-        if cause is not None and int(cause[1]) <= MAX_CODE:
-            row |= {"caused_by_code": int(cause[1]), "class": "follower"}
-        row["detail"] = detail[:MAX_DETAIL]
-        if code == 79:
+        pci = columns["pci_bus_id"]
+        if columns["code"] == 79:
             self._told_lost(pci, at_us)
-        if code == 154 and is_recovered(detail):
-            self._reset(pci, "nothing required any more", detail, at_us)
-        self._gather(row)
+        if columns["code"] == 154 and is_recovered(columns["detail"]):
+            self._reset(pci, "nothing required any more", columns["detail"], at_us)
+        self._gather({**self._gpu_row("xid", pci, at_us), **columns})
 
     def _sxid(self, text: str, at_us: int) -> None:
         found = _SXID.match(text)
@@ -360,10 +350,10 @@ class KernelParser:
         return self._gpu_row("sxid", pci, at_us) | {"code": code} | find_sxid(code).columns()
 
     def _gather(self, row: Row) -> None:
-        key = tuple(row.get(name) for name in _KEY)
+        key = tuple(map(row.get, _KEY))
         if row["event"] in _TROUBLE:
             _remember(self._touched, row["pci_bus_id"] or "", None)
-        for told in list(self._bursts.add(key, row)):
+        for told in self._bursts.add(key, row):
             self._tell(told)
 
     def _tell(self, row: Row) -> None:
@@ -386,6 +376,26 @@ _KEY = (
     "name",
 )
 """Columns in which repeats agree."""
+
+
+@lru_cache(maxsize=_MOST_REMEMBERED)
+def _xid_columns(text: str, driver: str | None) -> Mapping[str, Any] | None:
+    """Return what an Xid line says; None where it cannot be read. Repeats of a line are read once."""
+    found = _XID.match(text)
+    code = int(found[2]) if found is not None else 0
+    if found is None or not 0 < code <= MAX_CODE:
+        return None
+    columns: Row = {"code": code, "pci_bus_id": pci_address(found[1])} | find_xid(code).columns()
+    detail = text[found.end() :]
+    user = _USER.match(detail)
+    if user is not None:
+        detail = detail[user.end() :]
+        columns |= {"pid": int(user[1]) if user[1] else None, "process": _known(user[2])}
+    columns |= decode_xid(code, detail, driver).columns
+    cause = _CAUSE.search(detail[:MAX_DETAIL])
+    if cause is not None and int(cause[1]) <= MAX_CODE:
+        columns |= {"caused_by_code": int(cause[1]), "class": "follower"}
+    return columns | {"detail": detail[:MAX_DETAIL]}
 
 
 def pci_address(text: str) -> str | None:
