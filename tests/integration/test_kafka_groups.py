@@ -1,8 +1,9 @@
-"""Readers that share a topic: partitions move while they come, go, hang and die, and the lake has every event once."""
+"""A hall on a cluster: readers share topics while they come, go, hang and die, and the lake has every event once."""
 
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -13,19 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from analytics.query import connect
 from contract.bus import Consumer, TopicPartition
 from contract.bus.kafka import consumer as kafka_consumer
 from contract.bus.kafka.bus import KafkaBus
+from contract.clock import SystemClock
 from contract.codec import Event, encode_event
 from contract.config import BusSection
 from contract.errors import TransportError
 from contract.streams.gpu import GPU_SAMPLES
 from contract.testing import example_rows
+from hallwatch.commands.lag import lag
+from hallwatch.recordings import Recording, serve
 from ingest.spool import Outgoing, SpoolOutlet
 from tests.suites.broker import Broker
 from tests.suites.bus_suite import Assigned, stream_of
+from twin.plan import draw_plan
+from twin.run import Twin
+from twin.scenario import Scenario
 
 pytestmark = [pytest.mark.integration, pytest.mark.faults, pytest.mark.slow]
 
@@ -41,6 +49,13 @@ servers = "{servers}"
 flush_seconds = 0.3
 sparse_flush_seconds = 0.3
 """
+TABLE = """\
+[[ingest.collectors]]
+collector = "gpu-dcgm"
+host = "{host}"
+url = "{url}"
+interval_seconds = 0.2
+"""
 QUICK = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300}
 SINK = f"""
 import sys
@@ -50,7 +65,8 @@ consumer._GROUP_SETTINGS |= {QUICK}
 main(["sink", "--config", sys.argv[1]])
 """
 AUDIT = """\
-SELECT _source, count(*), count(DISTINCT _seq), max(_seq) + 1 FROM gpu_samples GROUP BY _source ORDER BY _source"""
+SELECT _source, count(*), count(DISTINCT _seq), max(_seq) + 1 FROM gpu_samples WHERE _source LIKE '{}'
+GROUP BY _source ORDER BY _source"""
 
 
 @pytest.fixture(scope="module")
@@ -172,16 +188,18 @@ class Sinks:
     """Sinks as processes, on one configuration, and what the lake has."""
 
     def __init__(self, folder: Path, broker: Broker) -> None:
-        self._folder = folder
+        self.folder = folder
         (folder / "hallwatch.toml").write_text(CONFIG.format(servers=broker.servers))
         self._started: list[subprocess.Popen[bytes]] = []
         self._bus = KafkaBus(BusSection(kind="kafka", servers=broker.servers))
 
-    def start(self) -> subprocess.Popen[bytes]:
-        with (self._folder / f"sink-{len(self._started)}.log").open("wb") as log:
-            command = [sys.executable, "-c", SINK, str(self._folder / "hallwatch.toml")]
-            self._started.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
-        return self._started[-1]
+    def start(self, *program: str) -> subprocess.Popen[bytes]:
+        """Start a sink, or another part of hallwatch."""
+        command = program or ("-c", SINK, str(self.folder / "hallwatch.toml"))
+        with (self.folder / f"{len(self._started)}.log").open("wb") as log:
+            started = subprocess.Popen([sys.executable, *command], stdout=log, stderr=subprocess.STDOUT)
+        self._started.append(started)
+        return started
 
     def await_members(self, count: int) -> None:
         """Wait until so many share the topics in peace."""
@@ -212,13 +230,13 @@ class Sinks:
         except TransportError:
             return {}
 
-    def rows(self) -> list[tuple[str, int, int, int]]:
+    def rows(self, sources: str) -> list[tuple[str, int, int, int]]:
         """Return per source: rows, different sequences, highest sequence and one."""
-        with connect(self._folder / "lake") as lake:
-            return lake.sql(AUDIT).fetchall()
+        with connect(self.folder / "lake") as lake:
+            return lake.sql(AUDIT.format(sources)).fetchall()
 
     def logs(self) -> str:
-        return "\n".join(path.read_text() for path in sorted(self._folder.glob("sink-*.log")))
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
 
     def close(self) -> None:
         self._bus.close()
@@ -265,5 +283,42 @@ def test_two_sinks_on_one_table_lose_and_double_nothing_while_they_come_and_go(
         end(third)
         end(fourth)
         expected = [(f"test@h{n:02}/0", *[writer.sent] * 3) for n in range(HOSTS)]
-        assert sinks.rows() == expected, sinks.logs()
+        assert sinks.rows("test@%") == expected, sinks.logs()
         assert writer.sent > 100
+
+
+def test_devices_are_collected_while_the_cluster_is_away(broker: Broker, tmp_path: Path) -> None:
+    twin = Twin(draw_plan(hosts=1, seed=1), Scenario(injections=()), start_us=0)
+    twin.step(1.0)
+    [host] = twin.plan.hosts
+    page = Recording(name=host.name, seconds=(0.0,), pages=(twin.page(host.name),))
+    with closing(Sinks(tmp_path, broker)) as hall, serve([page], SystemClock()) as urls:
+        config = hall.folder / "hallwatch.toml"
+        table = TABLE.format(host=host.name, url=urls[host.name])
+        config.write_text(config.read_text() + table)
+        broker.kill()
+        collect = hall.start("-m", "hallwatch", "collect", "--config", str(config))
+        spool = hall.folder / "ingest" / "spool" / "log.sqlite"
+        wait_until(lambda: spool.exists() and spooled(spool) > 10)
+        broker.restart()
+        sink = hall.start()
+        hall.await_members(1)
+        hall.await_progress()
+        end(collect)
+        hall.await_progress()
+        end(sink)
+        assert spooled(spool) == 0
+        [(_, rows, events, expected)] = hall.rows("gpu-dcgm@%")
+        assert events == expected > 10
+        assert rows == 8 * events
+        answer = CliRunner().invoke(lag, ["--config", str(config)], catch_exceptions=False)
+        assert answer.output.splitlines()[-1].startswith("0 messages waiting in")
+
+
+def spooled(path: Path) -> int:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as spool:
+        try:
+            ((count,),) = spool.execute("SELECT ends - begins FROM partitions").fetchall()
+        except (sqlite3.OperationalError, ValueError):
+            return 0  # it is being made
+    return int(count)
