@@ -32,7 +32,7 @@ def test_the_demo_finds_every_fault_and_nothing_else(
 ) -> None:
     _, done = demo
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 of 3 faults raised, 0 false alerts" in done.stdout
+    assert "5 of 5 faults raised, 0 false alerts" in done.stdout
 
 
 def test_after_the_demo_its_lake_answers_and_its_log_is_whole(
@@ -46,7 +46,9 @@ def test_after_the_demo_its_lake_answers_and_its_log_is_whole(
     assert [json.loads(line)["rule"] for line in answer.stdout.splitlines()] == [
         "gpu-thermal-margin",
         "gpu-xid-fatal",
+        "gpu-xid-fatal",
         "host-silent",
+        "nic-fatal",
     ]
     lost = hallwatch(
         "sql", "SELECT sum(missing) AS missing FROM completeness", *config, "--format", "csv", folder=folder
@@ -56,10 +58,22 @@ def test_after_the_demo_its_lake_answers_and_its_log_is_whole(
     assert {json.loads(line)["rule"] for line in firing.stdout.splitlines()} >= {
         "gpu-xid-fatal",
         "host-silent",
+        "nic-fatal",
     }
     verified = hallwatch("verify-log", *config, folder=folder)
     assert verified.returncode == 0, verified.stdout
-    assert verified.stdout.startswith("whole: 3 transitions")
+    assert verified.stdout.startswith("whole: 5 transitions")
+
+
+def test_what_only_the_logs_know_is_in_the_lake_and_what_was_forged_is_not(
+    demo: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = demo
+    labels = json.loads((folder / "demo-hall/twin/labels.json").read_text())
+    truth = {label["name"]: label["entity"] for label in labels}
+    query = "SELECT code, gpu_uuid FROM gpu_events WHERE evidence = 'kernel_log' AND code IN (74, 79) ORDER BY code"
+    answer = hallwatch("sql", query, "--config", "demo-hall/hallwatch.toml", "--format", "csv", folder=folder)
+    assert answer.stdout.splitlines()[1:] == [f"74,{truth['nvlink']}", f"79,{truth['xid79']}"]
 
 
 def test_up_runs_until_ctrl_c_and_leaves_no_process_behind(tmp_path: Path) -> None:
