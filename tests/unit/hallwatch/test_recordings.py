@@ -10,7 +10,15 @@ import pytest
 
 from contract.errors import ConfigError
 from contract.testing import FakeClock
-from hallwatch.recordings import read_recordings, serve
+from hallwatch.recordings import (
+    LONGEST_PAUSE_SECONDS,
+    LONGEST_UNTIMED_SECONDS,
+    PACE_SECONDS,
+    LogRecording,
+    LogWriter,
+    read_recordings,
+    serve,
+)
 
 
 def test_a_page_alone_is_held_and_pages_in_a_folder_follow_each_other(tmp_path: Path) -> None:
@@ -84,3 +92,88 @@ def test_a_folder_with_nothing_to_play_is_an_error_that_says_what_is_looked_for(
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=name):
         read_recordings(tmp_path / name)
+
+
+ENTRY = '{{"MESSAGE":"{}","__REALTIME_TIMESTAMP":"{}"}}\n'
+XID = "NVRM: Xid (PCI:0000:53:00): 79, GPU has fallen off the bus."
+
+
+def read_log(folder: Path, name: str, text: str) -> LogRecording:
+    (folder / name).write_text(text)
+    (log,) = read_recordings(folder).logs
+    return log
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "seconds"),
+    [
+        ("a.dmesg", "[   10.5] x\n[   12.0] y\n", (0.0, 1.5)),
+        ("a.log", "2026-06-01T00:00:00+02:00 h k: x\n2026-06-01T00:00:04+02:00 h k: y\n", (0.0, 4.0)),
+        ("a.syslog", "Dec 31 23:59:59 h kernel: x\nJan  1 00:00:01 h kernel: y\n", (0.0, 2.0)),
+        ("a.kmsg", "6,1,1000000,-;x\n SUBSYSTEM=pci\n6,2,3000000,-;y\n", (0.0, 0.0, 2.0)),
+        ("a.json", ENTRY.format("x", 1000000) + ENTRY.format("y", 8000000), (0.0, 7.0)),
+        ("a.txt", f"{XID}\n\n{XID}\n", (0.0, PACE_SECONDS)),
+        ("a.txt", f"{XID}\n[  7.0] x\ny\n[  9.0] z\n", (0.0, 0.0, 0.0, 2.0)),
+        ("a.txt", "[  9.0] a clock that is set back\n[  7.0] x\n[  9.0] y\n[ 10.0] z\n", (0.0, 0.0, 0.0, 1.0)),
+    ],
+)  # fmt: skip
+def test_the_lines_of_a_log_are_as_far_apart_as_their_times(
+    tmp_path: Path, name: str, text: str, seconds: tuple[float, ...]
+) -> None:
+    log = read_log(tmp_path, name, text)
+    assert (log.name, log.instance) == ("a", name.partition(".")[2])
+    assert log.seconds == pytest.approx(seconds)
+    assert not log.shortened
+
+
+def test_a_long_pause_of_a_log_is_shortened_and_said_to_be(tmp_path: Path) -> None:
+    log = read_log(tmp_path, "a.log", "[  1.0] x\n[ 1301.0] y\n[ 1302.0] z\n")
+    assert log.seconds == (0.0, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS + 1)
+    assert log.shortened
+
+
+def test_a_long_log_without_times_does_not_take_for_ever(tmp_path: Path) -> None:
+    log = read_log(tmp_path, "a.log", f"{XID}\n" * 60_000)
+    assert log.seconds[-1] == pytest.approx(LONGEST_UNTIMED_SECONDS, rel=0.01)
+
+
+def test_a_file_that_no_kernel_wrote_is_no_log(tmp_path: Path) -> None:
+    (tmp_path / "a.prom").write_bytes(b"a 1\n")
+    for name, text in [
+        ("notes.txt", "the fans were loud\n"),
+        ("answer.json", '{"status": "success", "data": {}}\n'),
+        ("empty.log", ""),
+        ("blank.log", "\n\n"),
+        ("other.csv", "[  1.0] x\n"),
+        ("no host.log", "[  1.0] x\n"),
+    ]:
+        (tmp_path / name).write_text(text)
+    (tmp_path / "folder.log").mkdir()
+    hall = read_recordings(tmp_path)
+    assert hall.logs == ()
+    assert len(hall.not_playable) == 7
+
+
+def test_a_host_can_have_pages_and_several_logs(tmp_path: Path) -> None:
+    (tmp_path / "a.prom").write_bytes(b"a 1\n")
+    (tmp_path / "a.dmesg").write_text("[  1.0] x\n[  9.0] y\n")
+    (tmp_path / "a.syslog").write_text("Jan  1 00:00:01 h kernel: y\n")
+    hall = read_recordings(tmp_path)
+    assert [(log.name, log.instance) for log in hall.logs] == [("a", "dmesg"), ("a", "syslog")]
+    assert [recording.name for recording in hall.recordings] == ["a"]
+    assert hall.seconds == 8.0
+
+
+def test_a_log_is_written_as_time_passes_and_never_more_than_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hallwatch.recordings.MAX_LINES", 2)
+    log = read_log(tmp_path, "a.log", "[  1.0] u\n[  1.0] v\n[  1.0] w\n[  6.0] x\n")
+    writer = LogWriter(log, tmp_path / "recorded")
+    assert writer.path.read_text() == ""
+    seen = []
+    for elapsed in (0.0, 1.0, 2.0, 5.0):
+        writer.write_until(elapsed)
+        seen.append((writer.path.read_text().count("\n"), writer.due_seconds))
+    assert seen == [(2, 0.0), (3, 5.0), (3, 5.0), (4, float("inf"))]
+    assert writer.path.read_text() == (tmp_path / "a.log").read_text()
