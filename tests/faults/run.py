@@ -12,7 +12,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -21,6 +23,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT))
 
 from tests.faults.nemesis.disk import OWN_MOUNTS, may_mount  # noqa: E402
+from tests.faults.nemesis.fault import Fault  # noqa: E402
 from tests.faults.nemesis.matrix import HEAD, Run, draw, faults_for, strike_all  # noqa: E402
 from tests.faults.nemesis.rig import FULL, QUICK  # noqa: E402
 
@@ -33,36 +36,42 @@ def main() -> None:
     if not may_mount():
         go_where_mounts_are_ours()
     options = parse()
-    runs: list[Run] = []
-    with tempfile.TemporaryDirectory(prefix="nemesis-") as folder:
-        for seed in options.seeds:
-            for bus in options.bus:
-                faults = draw(seed, bus, faults_for(bus, options.only), options.share)
-                if options.list:
-                    click.echo("\n  ".join([f"seed {seed} on {bus}:", *(fault.name for fault in faults)]))
-                    continue
-                click.echo(f"seed {seed} on {bus}: {len(faults)} faults")
-                times = FULL if options.full else QUICK
-                place = Path(options.keep or folder) / f"{bus}-{seed}"
-                for line in strike_all(place, seed, bus, faults, times, options.mutation):
-                    if isinstance(line, Run):
-                        runs.append(line)
-                        show_flaws(line)
-                    else:
-                        click.echo(f"  {line}")
-    if runs:
-        click.echo("\n".join([HEAD, *(run.row() for run in runs)]))
+    plans = [
+        (seed, bus, draw(seed, bus, faults_for(bus, options.only), options.share))
+        for seed in options.seeds
+        for bus in options.bus
+    ]
+    if options.list:
+        for seed, bus, faults in plans:
+            click.echo("\n  ".join([f"seed {seed} on {bus}:", *(fault.name for fault in faults)]))
+        return
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="nemesis-") as folder, ThreadPoolExecutor(options.jobs) as pool:
+        place = Path(options.keep or folder)
+        runs = list(pool.map(lambda plan: run_one(place, options, *plan), plans))
+    click.echo("\n".join([HEAD, *(run.row() for run in runs)]))
+    click.echo(f"{sum(len(run.struck) for run in runs)} strikes in {time.monotonic() - began:.0f} s")
     sys.exit(any(run.flaws for run in runs))
 
 
-def show_flaws(run: Run) -> None:
+def run_one(place: Path, options: argparse.Namespace, seed: int, bus: str, faults: Sequence[Fault]) -> Run:
+    """Make one run, and tell about it as it goes."""
+    name = f"{bus}-{seed}"
+    click.echo(f"{name}: {len(faults)} faults")
+    run = strike_all(
+        place / name,
+        seed,
+        bus,
+        faults,
+        times=FULL if options.full else QUICK,
+        mutation=options.mutation,
+        tell=lambda line: click.echo(f"{name}: {line}"),
+    )
     for flaw in run.flaws[:SHOWN_FLAWS]:
-        click.echo(f"  {flaw.kind}: {flaw.what}"[:600])
+        click.echo(f"{name}: {flaw.kind}: {flaw.what}"[:600])
     if len(run.flaws) > SHOWN_FLAWS:
-        click.echo(f"  ... and {len(run.flaws) - SHOWN_FLAWS} more")
-    if run.flaws:
-        names = ",".join(name for name, _ in run.struck)
-        click.echo(f"  again: make faults SEEDS={run.seed} BUS={run.bus}  (struck: {names})")
+        click.echo(f"{name}: ... and {len(run.flaws) - SHOWN_FLAWS} more")
+    return run
 
 
 def go_where_mounts_are_ours() -> None:
@@ -86,6 +95,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--bus", type=words, default=list(BUSES), help="with commas between")
     parser.add_argument("--share", type=int, default=1, help="spread all faults over so many seeds")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="so many runs at once: they wait most of the time"
+    )
     parser.add_argument("--full", action="store_true", help="outages as long as real ones")
     parser.add_argument("--mutation", default="", help="take a guard away")
     parser.add_argument("--keep", help="leave what the runs made in this folder")

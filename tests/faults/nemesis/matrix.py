@@ -6,7 +6,7 @@ import pkgutil
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -76,9 +76,16 @@ def draw(seed: int, bus: str, found: Iterable[Fault], share: int) -> list[Fault]
 
 
 def strike_all(
-    folder: Path, seed: int, bus: str, struck: Sequence[Fault], times: Times, mutation: str = ""
-) -> Iterator[str | Run]:
-    """Strike one system with faults, one after the other; yield a line for each, then what was found."""
+    folder: Path,
+    seed: int,
+    bus: str,
+    struck: Sequence[Fault],
+    *,
+    times: Times,
+    mutation: str = "",
+    tell: Callable[[str], None],
+) -> Run:
+    """Strike one system with faults, one after the other, and audit what is left; `tell` hears of every fault."""
     run = Run(seed, bus)
     begun = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
@@ -91,14 +98,15 @@ def strike_all(
                 fault.strike(rig, Random(f"{seed}/{bus}/{fault.name}"))
                 rig.settle(forgive=fault.deadly)
                 run.struck.append((fault.name, time.monotonic() - began))
-                yield f"{fault.name:<32} {run.struck[-1][1]:6.1f} s"
+                tell(f"{fault.name:<30} {run.struck[-1][1]:5.1f} s")
+        except StuckError as error:
+            run.flaws.append(Flaw("stuck", f"{fault.name}: {error}"))
+        try:
             rig.chapter("the end")
             drain(rig)
         except StuckError as error:
-            run.flaws.append(
-                Flaw("stuck", f"{rig.chapters[-1].name if rig.chapters else 'the start'}: {error}")
-            )
+            run.flaws.append(Flaw("stuck", str(error)))
         run.flaws += audit(rig)
         run.readings = sum(rig.promised().values())
     run.seconds = time.monotonic() - begun
-    yield run
+    return run

@@ -48,13 +48,15 @@ class Times:
     away: float
     away_long: float
     """Longer than a producer waits for an acknowledgement."""
+    locked: float
+    """Longer than writers of the local bus wait for each other."""
     slow: float
     patience: float
     """Who has not come back by then is stuck: longer than the longest wait of any part."""
 
 
-QUICK = Times(frozen=8.0, away=4.0, away_long=14.0, slow=2.0, patience=60.0)
-FULL = Times(frozen=120.0, away=60.0, away_long=150.0, slow=20.0, patience=240.0)
+QUICK = Times(frozen=8.0, away=4.0, away_long=14.0, locked=3.5, slow=2.0, patience=60.0)
+FULL = Times(frozen=120.0, away=60.0, away_long=150.0, locked=20.0, slow=20.0, patience=240.0)
 
 
 @dataclass(slots=True)

@@ -17,8 +17,7 @@ def freeze(role: str, rig: Rig, random: Random) -> None:
 
 def overtake(rig: Rig, random: Random) -> None:
     """The sink wakes with rows in its hands that a rival has stored meanwhile."""
-    rig.go_on(random.uniform(0.0, 0.5))
-    with rig.frozen("sink"):
+    with rig.held("sink", random.choice(("rows_written", "file_synced"))):
         rig.start("rival")
         stored = rig.commits()
         rig.wait("the rival stores", lambda: rig.commits() > stored + 2)

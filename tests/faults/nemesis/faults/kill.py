@@ -27,6 +27,7 @@ STEPS = {
     ),
     "engine": (
         "before_commit",
+        "expiring",
         "after_commit",
         "published",
         "notifying",
@@ -35,7 +36,15 @@ STEPS = {
         "during_snapshot",
     ),
 }
-_RARE = ("letters_begin", "letters_published", "snapshot_written", "snapshot_named", "checkpoint_written")
+_RARE = (
+    "letters_begin",
+    "letters_published",
+    "snapshot_written",
+    "snapshot_named",
+    "checkpoint_written",
+    "expiring",
+    "during_snapshot",
+)
 
 
 def strike(role: str, step: str, rig: Rig, random: Random) -> None:
