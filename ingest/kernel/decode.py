@@ -40,8 +40,8 @@ def decode_xid(code: int, detail: str, driver: str | None = None) -> Decoded:
     return decode(code, detail, driver) if decode is not None and detail else _NOTHING
 
 
-_UNIT = re.compile(r"([A-Z][A-Z0-9_]{1,40})\b")
-_SEVERITY = re.compile(r" {0,8}(link fatal|non-?fatal|fatal)\b", re.IGNORECASE)
+_UNIT = re.compile(r"([A-Z][A-Z0-9_/]{1,40})\b")
+_SEVERITY = re.compile(r"[^(]{0,24}?\b(non-?fatal|fatal)\b", re.IGNORECASE)
 _LINK = re.compile(r" {0,8}XC\d{1,2} {1,8}i\d{1,2} {1,8}Link {1,8}(-?\d{1,4})\b")
 _REGISTERS = re.compile(r" {0,8}\(((?:0x[0-9a-fA-F]{1,8}[ ,]{0,4}){1,8})")
 

@@ -51,8 +51,8 @@ _ADDRESS = re.compile(_PCI + r"$")
 _USER = re.compile(r"pid=(?:'?<unknown>'?|(\d{1,10}))(?:, name=([^,]{1,64}))?(?:, {0,4}|$)")
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,6})\b")
 _MAP = re.compile(rf"NVRM: GPU at PCI:{_PCI}: (GPU-[0-9a-fA-F-]{{8,64}})")
-_LOST = re.compile(rf"NVRM: GPU {_PCI}: GPU has fallen off the bus")
-_NAMED = re.compile(rf"NVRM: The NVIDIA GPU {_PCI}")
+_LOST = re.compile(r"NVRM: GPU (\S{1,40}): GPU has fallen off the bus")
+_NAMED = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]{1,40})")
 _LOST_END = "fallen off the bus"
 _LOADED = re.compile(
     r"NVRM: loading NVIDIA UNIX [^0-9]{0,32}(?:x86_64|x86|aarch64|ppc64le)?[^0-9]{0,32}(\d{2,4}\.\d{1,3}(?:\.\d{1,3})?)"
@@ -200,11 +200,12 @@ class KernelParser:
         elif (found := _LOADED.match(text)) is not None:
             self._loaded(found[1], text, at_us)
         elif (found := _NAMED.match(text)) is not None:
-            self._named.append(pci_address(found[1]) or found[1])
             if _LOST_END in text:
-                self._lost(self._named.pop(), text, at_us)
+                self._lost(pci_address(found[1]), text, at_us)
+            else:
+                self._named.append(found[1])
         elif text.startswith("NVRM: fallen off the bus"):
-            self._lost(self._named.popleft() if self._named else None, text, at_us)
+            self._lost(pci_address(self._named.popleft()) if self._named else None, text, at_us)
         elif text.startswith("NVRM: installed in this system is"):
             self._named.clear()
         else:
@@ -227,7 +228,10 @@ class KernelParser:
     def _sxid(self, text: str, at_us: int) -> None:
         found = _SXID.match(text)
         if found is None:
-            self._found.skipped["no_fault"] += 1
+            if ": SXid" in text:
+                self._found.rejected["sxid"] += 1
+            else:
+                self._found.skipped["no_fault"] += 1
             return
         switch, code, detail = f"nvswitch{int(found[1])}", int(found[3]), text[found.end() :]
         if not 0 < code <= MAX_CODE:

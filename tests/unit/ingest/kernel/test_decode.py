@@ -60,6 +60,8 @@ LINK_DOWN = "NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000 0x000
         ),
         (145, "RLW_RXPIPE Nonfatal XC0 i0", {"unit": "RLW_RXPIPE", "severity": "nonfatal"}),
         (145, "RLW_RXPIPE Non", {"unit": "RLW_RXPIPE"}),
+        (150, "MSE Degraded Fatal", {"unit": "MSE", "severity": "fatal"}),
+        (144, "SAW fatal 0 0 Link 1 (00000021, 00000002)", {"unit": "SAW", "severity": "fatal"}),
         (150, "MSE_WATCHDOG Fatal", {"unit": "MSE_WATCHDOG", "severity": "fatal"}),
         (
             74,

@@ -174,6 +174,16 @@ def test_a_loss_that_xid_79_tells_is_not_told_again(order):
     assert [row["event"] for row in read(*order).gpu] == ["xid"]
 
 
+def test_a_gpu_whose_address_cannot_be_read_is_lost_all_the_same():
+    row = only(read("NVRM: GPU 18:00.0: GPU has fallen off the bus."))
+    assert (row["event"], row["pci_bus_id"], row["severity"]) == ("lost", None, "fatal")
+
+
+def test_a_switch_line_that_cannot_be_read_is_counted():
+    assert read("nvidia-nvswitch0: SXid (invalid): some error").rejected == {"sxid": 1}
+    assert read("nvidia-nvswitch0: using MSI").skipped == {"no_fault": 1}
+
+
 def test_another_gpu_that_is_lost_is_another_event():
     rows = read(XID79, LOST.replace("b3", "c4")).gpu
     assert [row["event"] for row in rows] == ["xid", "lost"]
