@@ -9,18 +9,20 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from alerts.journal import Journal
 from contract.bus import Consumer, TopicPartition, open_bus
 from contract.clock import Clock
 from contract.config import Config, load_config
-from contract.errors import ConfigError
+from contract.errors import ConfigError, StoreError
 from contract.reader import Marks, read_batch
 from contract.streams.alerts import ALERTS
 from hallwatch.processes import Parts
@@ -30,6 +32,8 @@ MARKER = ".hallwatch-demo"
 
 PARTS = ("sink", "engine", "collect")
 """Readers of the bus before its writers, so that nothing waits."""
+
+LONGEST_START_SECONDS = 60
 
 LEAST_SECONDS, MOST_SECONDS = 60.0, 82.0
 """Every decoy has begun and ended before the least; a fault that was not raised by the most was missed."""
@@ -66,6 +70,9 @@ class Found:
     severity: str
     summary: str
     at_us: int
+    """When it was so: the time of the row that decided."""
+    told_us: int
+    """When the bus had the alert."""
     fires: bool = True
 
 
@@ -109,6 +116,8 @@ class DemoHall:
         self._hosts, self._seed, self._quiet = hosts, seed, quiet
         self._clock = clock
         self.parts = Parts(folder / "logs", clock)
+        self.began = clock.monotonic()
+        """When the twin's time began."""
 
     def start(self) -> Config:
         """Start every part; return the configuration they run with."""
@@ -117,10 +126,14 @@ class DemoHall:
             "twin", "twin", "run", "--folder", str(self.twin_folder),
             "--hosts", str(self._hosts), "--seed", str(self._seed), *quiet,
         )  # fmt: skip
-        endpoints = json.loads(self._wait_for(self.twin_folder / "endpoints.json"))
-        self.config_path.write_text(demo_config(endpoints), encoding="utf-8")
+        endpoints = self.twin_folder / "endpoints.json"
+        self._wait_for(endpoints.exists, f"the twin did not write {endpoints}")
+        self.began = self._clock.monotonic()
+        self.config_path.write_text(demo_config(json.loads(endpoints.read_text())), encoding="utf-8")
         config = load_config(self.config_path)
         for part in PARTS:
+            if part == "collect":  # an engine without a past judges what comes after it has begun
+                self._wait_for(lambda: _judges(config), "the engine did not begin to judge")
             self.parts.start(part, part, "--config", str(self.config_path))
         return config
 
@@ -133,13 +146,24 @@ class DemoHall:
         labels: list[dict[str, Any]] = json.loads((self.twin_folder / "labels.json").read_text())
         return labels
 
-    def _wait_for(self, path: Path) -> str:
-        for _ in range(300):
-            if path.exists():
-                return path.read_text(encoding="utf-8")
+    def _wait_for(self, condition: Callable[[], bool], complaint: str) -> None:
+        for _ in range(10 * LONGEST_START_SECONDS):
+            if condition():
+                return
             self.parts.check()
             self._clock.sleep(0.1)
-        raise ConfigError("missing", f"the twin did not write {path} within 30 s; see {self.folder / 'logs'}")
+        raise ConfigError(
+            "missing", f"{complaint} within {LONGEST_START_SECONDS} s; see {self.folder / 'logs'}"
+        )
+
+
+def _judges(config: Config) -> bool:
+    """Tell whether the engine has judged a batch, if only an empty one."""
+    try:
+        with closing(Journal(config.engine.path, read_only=True)) as journal:
+            return journal.last_batch() is not None
+    except (StoreError, sqlite3.OperationalError):
+        return False  # it is being made
 
 
 @contextmanager
@@ -225,6 +249,7 @@ class AlertWatch:
         """Return the alerts that began to fire since the last call, and those that ended."""
         batch = read_batch(ALERTS, self._consumer.poll(0.0), self._marks)
         rows = batch.table.set_column(0, "ts", batch.table.column("ts").cast(pa.int64()))
+        told_us = [event.message.received_us for event in batch.events for _ in range(event.rows)]
         return [
             Found(
                 rule=row["rule"],
@@ -233,9 +258,10 @@ class AlertWatch:
                 severity=row["severity"],
                 summary=row["summary"],
                 at_us=row["ts"],
+                told_us=told,
                 fires=row["transition"] == "firing",
             )
-            for row in rows.to_pylist()
+            for row, told in zip(rows.to_pylist(), told_us, strict=True)
         ]
 
 
@@ -254,7 +280,7 @@ def watch_alerts(config: Config, clock: Clock) -> Iterator[AlertWatch]:
 
 def watch(hall: DemoHall, alerts: AlertWatch, clock: Clock, say: Callable[[str], None]) -> list[Found]:
     """Follow a demo until every fault was raised and every decoy is over, or until time is up."""
-    began, found, told = clock.monotonic(), list[Found](), set[str]()
+    began, found, told = hall.began, list[Found](), set[str]()
     while True:
         hall.parts.check()
         passed = clock.monotonic() - began

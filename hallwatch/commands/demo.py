@@ -167,7 +167,7 @@ def _report(console: Console, verdict: Verdict, config: Config, config_path: Pat
 def _verdict_table(verdict: Verdict) -> Table:
     table = Table("injected", "on", "raised", "after", box=SIMPLE_HEAD, pad_edge=False)
     for label, found in verdict.faults:
-        delay = f"{(found.at_us - label['shown_us']) / 1e6:.1f} s" if found else "-"
+        delay = f"{(found.told_us - label['shown_us']) / 1e6:.1f} s" if found else "-"
         rule = shown(found.rule) if found else shown("MISSED", "red")
         table.add_row(WHAT[label["name"]], shown(_short(label["entity"])), rule, delay)
     for label in verdict.decoys:

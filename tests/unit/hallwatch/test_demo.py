@@ -21,7 +21,7 @@ START: dict[str, Any] = {"name": "job-start", "kind": "decoy", "entity": "h3", "
 
 
 def alert(rule: str, entity: str) -> Found:
-    return Found(rule=rule, entity=entity, host=None, severity="major", summary="", at_us=10)
+    return Found(rule=rule, entity=entity, host=None, severity="major", summary="", at_us=10, told_us=11)
 
 
 def test_every_fault_raised_and_nothing_else_passes() -> None:
@@ -65,7 +65,9 @@ def test_a_run_without_faults_proves_nothing() -> None:
 
 def test_the_configuration_it_writes_is_one_a_person_could_have_written(tmp_path: Path) -> None:
     path = tmp_path / "hallwatch.toml"
-    path.write_text(demo_config([{"host": "h1", "url": "http://127.0.0.1:1/metrics", "syslog": "syslog/h1.log"}]))
+    path.write_text(
+        demo_config([{"host": "h1", "url": "http://127.0.0.1:1/metrics", "syslog": "syslog/h1.log"}])
+    )
     config = load_config(path, {})
     assert config.hall.synthetic
     assert config.hall.inventory == tmp_path / "twin" / "inventory.yaml"
