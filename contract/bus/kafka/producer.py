@@ -137,10 +137,11 @@ class KafkaProducer:
 
     def _land(self, number: int, metadata: Any) -> None:
         """Acknowledge one record, unless the producer has failed before."""
-        with self._changed:
-            on_ack, size = self._flight.pop(number, (None, -1))
-        if size < 0:
+        # Whoever takes it out of the flight answers for it; taking out is atomic.
+        boarded = self._flight.pop(number, None)
+        if boarded is None:
             return
+        on_ack, size = boarded
         if on_ack is not None:
             on_ack(metadata.offset)
         with self._changed:
@@ -158,9 +159,9 @@ class KafkaProducer:
             if self._error is not None:
                 return self._error.with_traceback(None)
             self._error, self._closing = error, True
-            flight, self._flight = self._flight, {}
             self._changed.notify_all()
-        for on_ack, _ in flight.values():
+        for number in list(self._flight):
+            on_ack, _ = self._flight.pop(number, (None, 0))
             if on_ack is not None:
                 on_ack(error)
         # Not here: this may be the client's own thread, and a client that is cut off takes its time to end.
@@ -197,7 +198,7 @@ def _encode(record: Record) -> tuple[bytes, list[tuple[str, bytes]]]:
     headers = [(name, value.encode()) for name, value in record.headers.items()]
     if len(record.body) > MAX_BODY_BYTES:
         raise TransportError("too_large", f"a body of {len(record.body)} bytes, at most {MAX_BODY_BYTES}")
-    size = len(key) + sum(len(name.encode()) + len(value) for name, value in headers)
+    size = len(key) + sum([len(name) + len(value) for name, value in headers])
     if size > MAX_HEADER_BYTES:
         raise TransportError("too_large", f"key and headers of {size} bytes, at most {MAX_HEADER_BYTES}")
     return key, headers
