@@ -22,7 +22,8 @@ from contract.stream import Stream
 class Rows:
     """Rows of one stream of one tick: values by column, all of one length.
 
-    `ts`, `synthetic`, and `host` where it is not given are added by the runner.
+    The runner adds `synthetic`, and `ts` and `host` where they are not given: rows are of the time of the reading,
+    unless they tell of something that was when they say.
     """
 
     stream: Stream
