@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -120,8 +120,29 @@ def _facts(code: Code, decoded: Decoded) -> Iterator[tuple[str, str]]:
         yield "GPUs", ", ".join(code.architectures)
     if code.recovery_action_from is not None:
         yield "Xid 154", f"comes with it from driver R{code.recovery_action_from} on, and says what to do"
+    yield "alert", ", ".join(_alerts(code, columns)) or "none"
     if code.relation:
         yield (
             "order",
             "others follow it" if code.relation == "leader" else "follows another code: look for that",
         )
+
+
+def _alerts(code: Code, columns: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the shipped rules that such an event of the kernel log meets, by asking their own conditions."""
+    import duckdb
+
+    from alerts.ruleset import check_rules
+    from contract.streams.gpu import GPU_EVENTS
+
+    row = {"event": code.kind, "code": code.code, "evidence": "kernel_log", "occurrences": 1, **columns}
+    row |= {"ts": 0, "host": "host", "synthetic": False, "gpu_uuid": "GPU" if code.kind == "xid" else None}
+    event = GPU_EVENTS.table({name: [value] for name, value in row.items()})
+    with duckdb.connect() as connection:
+        connection.register("event", event)
+        for rule in check_rules().rules:
+            condition = rule.conditions().get("when") if rule.on == GPU_EVENTS.name else None
+            if condition and connection.execute(f"SELECT {condition} FROM event").fetchall() == [(True,)]:
+                count = getattr(rule, "count", 1)
+                again = f", when it comes {count} times" if count > 1 else ""
+                yield f"{rule.rule} ({rule.severity}, {rule.owner}{again})"
