@@ -9,6 +9,7 @@ that nobody reads waits in its pipe, so that nothing is lost.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ from ingest.kernel.line import KernelLine
 _FIELDS = "MESSAGE,PRIORITY,SYSLOG_FACILITY,SYSLOG_IDENTIFIER,_TRANSPORT"
 _KERNEL = "_TRANSPORT=kernel"
 _CHUNK_BYTES = 65_536
-_LAST_ENTRY_SECONDS = 4.0
+_LAST_ENTRY_SECONDS = 3.0
+_FIRST_ENTRY_SECONDS = 1.0  # what a child that starts is given, so that one reading alone reads something
 _LONGEST_COMPLAINT = 1_000
 
 _log = Log("ingest.kernel")
@@ -80,9 +82,8 @@ class JournalFollower:
                 pipe.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        if self._cursor is None and self._from_end:
-            self._cursor = self._last_entry()
-        self._from_end = False  # an empty journal: all that comes is new
+        if self._cursor is None:
+            self._cursor = self._first_place()
         self._known = self._cursor
         start = () if self._cursor is None else (f"--cursor={self._cursor}",)
         self._complaint = b""
@@ -100,7 +101,18 @@ class JournalFollower:
             if pipe is not None:
                 os.set_blocking(pipe.fileno(), False)
         self._child = child
+        if child.stdout is not None:
+            select.select([child.stdout], [], [], _FIRST_ENTRY_SECONDS)
         return child
+
+    def _first_place(self) -> str | None:
+        """Return the entry to begin behind; None for the beginning. Every kernel says something when it starts."""
+        last, from_end = self._last_entry(), self._from_end
+        if last is None:
+            self._from_end = False  # all that comes is new
+            words = "the journal shows no line of the kernel: may this user read it (group systemd-journal, on most)?"
+            raise CollectError("no_data", words)
+        return last if from_end else None
 
     def _last_entry(self) -> str | None:
         """Return the cursor of the newest entry; None where there is none."""

@@ -107,16 +107,28 @@ def test_a_cursor_that_the_journal_does_not_take_is_told(host: Host) -> None:
 def test_the_last_lines_of_the_boot_before_are_asked_for_too(host: Host) -> None:
     host.journal.write("a")
     texts(host.follower(), 1)
-    (call,) = host.journal.calls()
+    _, call = host.journal.calls()
     assert "_TRANSPORT=kernel" in call
     assert not {"-k", "-b", "--dmesg", "--boot"} & set(call)
 
 
-def test_a_journal_that_was_empty_is_read_from_its_first_entry(host: Host) -> None:
-    reader = host.follower(from_end=True)
-    assert list(reader.read(1)) == []
+@pytest.mark.parametrize("from_end", [True, False])
+def test_a_journal_without_a_line_of_the_kernel_is_an_error_and_then_read_from_the_first(
+    host: Host, from_end: bool
+) -> None:
+    host.journal.write("a", _TRANSPORT="syslog")
+    reader = host.follower(from_end=from_end)
+    with pytest.raises(CollectError, match="group systemd-journal") as caught:
+        reader.read(1)
+    assert caught.value.reason == "no_data"
+    host.journal.write("b")
+    assert texts(reader, 1) == ["b"]
+
+
+def test_one_reading_alone_reads_something(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.kernel.follow.journal._FIRST_ENTRY_SECONDS", 60)
     host.journal.write("a")
-    assert texts(reader, 1) == ["a"]
+    assert [line.text for line in host.follower().read(10)] == ["a"]
 
 
 def test_a_journalctl_that_died_is_told_and_started_again_behind_the_last_entry(host: Host) -> None:
