@@ -8,12 +8,15 @@ given out again, and a file that was copied and truncated keeps both. logrotate(
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +62,14 @@ class _File:
         """Raise OSError."""
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        self.is_journal = self.read(0, 1) == b"{"
+        if not stat.S_ISREG(self.status().st_mode):
+            self.close()
+            raise OSError(errno.EINVAL, "no regular file")
+
+    @cached_property
+    def is_journal(self) -> bool:
+        """Whether the lines are entries of a journal; ask when there is one."""
+        return self.read(0, 1) == b"{"
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, offset)
@@ -206,11 +216,9 @@ class FileFollower:
         return self._file, self._place
 
     def _begin(self) -> tuple[_File, _Place]:
-        try:
-            file = _File(self._path)
-        except FileNotFoundError:
+        if not self._path.exists():
             self._from_end = False  # what it will hold when it is there is new
-            raise
+        file = _File(self._path)
         return file, file.end() if self._from_end else file.start()
 
     def _find(self, place: _Place) -> tuple[_File, _Place]:

@@ -104,10 +104,17 @@ def test_a_file_that_may_not_be_read_says_who_may(log: Path) -> None:
     assert caught.value.reason == "unreadable"
 
 
-def test_a_folder_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(CollectError) as caught:
-        follower(tmp_path).read(10)
-    assert caught.value.reason == "unreadable"
+def open_files() -> int:
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+def test_a_folder_is_no_log_and_is_not_kept_open(tmp_path: Path) -> None:
+    reader, before = follower(tmp_path, from_end=True), open_files()
+    for _ in range(3):
+        with pytest.raises(CollectError, match="no regular file") as caught:
+            reader.read(10)
+        assert caught.value.reason == "unreadable"
+    assert open_files() == before
 
 
 def test_a_renamed_file_is_read_to_its_end_before_the_new_one(log: Path) -> None:
@@ -268,6 +275,14 @@ def test_a_file_of_journal_entries_is_read_as_such(log: Path) -> None:
     (line,) = reader.read(10)
     assert (line.text, line.facility, line.ts_us) == ("a", 0, 7)
     assert reader.counts() == {"entry_unreadable": 1}
+
+
+def test_a_file_that_was_empty_becomes_one_of_journal_entries(log: Path) -> None:
+    log.write_text("")
+    reader = follower(log)
+    assert texts(reader) == []
+    append(log, '{"MESSAGE": "a"}\n')
+    assert texts(reader) == ["a"]
 
 
 @pytest.mark.parametrize("cursor", [{"offset": 1}, {"inode": "x"}])
