@@ -102,7 +102,8 @@ class KernelLogCollector:
     Every Xid and SXid, GPUs that are lost or reset, NVLinks, and the faults of network cards become rows of
     `gpu_events` and `fabric_events`; the rest of the log is nothing. Repeats are gathered: the first is told at
     once, then a count at growing intervals. Only what the kernel itself wrote counts: a program can write any text,
-    but not the kernel's facility.
+    but not the kernel's facility. In a file the tag `kernel:` is often all that is left of it, and `logger -t kernel`
+    writes that, too: of files, take one that only the kernel's facility goes to (`kern.log`), or the journal.
 
     Where it has read and what it has told are stored together, so that a restart neither misses a line nor tells
     one twice. What a log loses before it is read is counted in `collector_status`: `records_overwritten` (the
