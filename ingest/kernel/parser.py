@@ -102,10 +102,12 @@ class KernelParser:
         self._been_down: dict[str, None] = {}
         """Cards whose link was seen to go down: of the others, a link that comes up is a boot."""
         self._bursts = Bursts()
+        self._now_us = 0
         self._found = KernelEvents()
 
     def feed(self, lines: Sequence[KernelLine], now_us: int) -> None:
-        """Read lines; `now_us` is the time of those that have none."""
+        """Read lines; `now_us` is the reader's time, and that of the lines that have none."""
+        self._now_us = now_us
         irrelevant = 0
         for line in lines:
             text = line.text
@@ -291,7 +293,9 @@ class KernelParser:
         A reset after another with nothing between is a repeat.
         """
         ended = _TROUBLE | ({"reset"} if (pci or "") in self._touched else set())
-        for row in list(self._bursts.end(lambda row: row.get("pci_bus_id") == pci and row["event"] in ended)):
+        for row in self._bursts.end(
+            lambda row: row.get("pci_bus_id") == pci and row["event"] in ended, self._now_us
+        ):
             self._tell(row)
         self._lost_us.pop(pci or "", None)
         self._touched.pop(pci or "", None)
@@ -357,7 +361,7 @@ class KernelParser:
         key = tuple(map(row.get, _KEY))
         if row["event"] in _TROUBLE:
             _remember(self._touched, row["pci_bus_id"] or "", None)
-        for told in self._bursts.add(key, row):
+        for told in self._bursts.add(key, row, self._now_us):
             self._tell(told)
 
     def _tell(self, row: Row) -> None:

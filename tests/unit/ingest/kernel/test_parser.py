@@ -365,7 +365,7 @@ def test_two_hundred_thousand_repeats_are_a_few_rows_that_add_up():
     repeats, batches = 200_000, 400
     for batch in range(batches):  # 20 minutes of them
         at = batch * 3.0
-        parser.feed([line(XID79.replace("79", "95"), at)] * (repeats // batches), NOW)
+        parser.feed([line(XID79.replace("79", "95"), at)] * (repeats // batches), NOW + round(at * SECOND))
         rows += parser.events(NOW + round(at * SECOND)).gpu
     rows += parser.events(NOW + 1_200 * SECOND, final=True).gpu
     assert rows[0]["occurrences"] == 1
@@ -373,14 +373,51 @@ def test_two_hundred_thousand_repeats_are_a_few_rows_that_add_up():
     assert len(rows) < 15
 
 
-def test_any_number_of_different_lines_fits_in_a_small_memory():
+def test_a_log_whose_clock_is_hours_behind_is_gathered_alike():
+    parser, rows = KernelParser(), []
+    for second in range(600):
+        parser.feed([line(XID79, second - 7_200)] * 3, NOW + second * SECOND)
+        rows += parser.events(NOW + second * SECOND).gpu
+    rows += parser.events(NOW + 600 * SECOND, final=True).gpu
+    assert sum(row["occurrences"] for row in rows) == 1_800
+    assert len(rows) < 10
+
+
+def test_any_number_of_different_lines_fits_in_a_small_memory_and_hides_nothing_fatal():
     parser = KernelParser()
-    texts = [f"NVRM: Xid (PCI:{n:04x}:00:00): {n % 150 + 1}, pid=1, name=x, y" for n in range(1, 20_000)]
-    parser.feed([line(text) for text in texts], NOW)
+    texts = [
+        f"NVRM: Xid (PCI:{n:04x}:00:00): 13, pid=1, name=x, Graphics Exception on (GPC {n % 900}, TPC 1)"
+        for n in range(1, 20_000)
+    ]
+    parser.feed([line(text) for text in (*texts, XID79)], NOW)
     found = parser.events(NOW, final=True)
-    assert sum(row["occurrences"] for row in found.gpu) == len(texts)
+    assert sum(row["occurrences"] for row in found.gpu) == len(texts) + 1
     assert len(found.gpu) < 2 * MAX_OPEN
+    assert [row["pci_bus_id"] for row in found.gpu if row["severity"] == "fatal"] == ["0000:b3:00.0"]
+    (rest,) = [row for row in found.gpu if row.get("code") is None and row["occurrences"] > 1]
+    assert (rest["severity"], rest["class"], rest["action"]) == (
+        "nonfatal",
+        "application",
+        "restart_application",
+    )
     assert len(orjson.dumps(parser.dump())) < 200_000
+
+
+def test_too_many_different_fatal_lines_are_still_fatal():
+    texts = [f"NVRM: Xid (PCI:{n:04x}:00:00): 79, x" for n in range(1, 1_000)]
+    found = read(*texts)
+    assert {(row["severity"], row["class"], row["action"]) for row in found.gpu} == {
+        ("fatal", "hardware", "restart_host")
+    }
+
+
+def test_too_many_different_cards_are_counted_together():
+    found = read(*(f"eth{n}: Link is Down" for n in range(500)))
+    assert sum(row["occurrences"] for row in found.fabric) == 500
+    columns = Rows.gather(
+        FABRIC_EVENTS, [row | {"host": "h", "synthetic": True} for row in found.fabric]
+    ).columns
+    assert FABRIC_EVENTS.clean(columns)[1] == {}
 
 
 def test_a_dump_that_cannot_be_read_is_as_good_as_none():
