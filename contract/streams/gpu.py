@@ -280,7 +280,13 @@ GPU_EVENTS = Stream(
     sparse=True,
     columns=[
         *HOST,
-        state("event", ("xid", "sxid", "lost", "reset", "device_error"), "What happened.", required=True),
+        state(
+            "event",
+            ("xid", "sxid", "lost", "reset", "device_error"),
+            "What happened. Reset: its driver loaded (a row for each GPU known, one without a GPU for the host), an "
+            "Xid 154 says that nothing is required any more, or another maker's driver reset it.",
+            required=True,
+        ),
         text("gpu_uuid", "The GPU; null where the evidence names none.", max_length=96),
         gauge("gpu_index", "int16", "Index of that GPU on its host."),
         text("pci_bus_id", "PCI domain, bus, device and function.", max_length=32),
