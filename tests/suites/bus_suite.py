@@ -428,6 +428,24 @@ class BusSuite:
         messages = read_all(consumer, 2)
         assert {(m.topic, m.body) for m in messages} == {(topic, b"a"), (other.topic, b"b")}
 
+    def test_subscribing_again_leaves_the_topics_of_before(
+        self, topic: str, bus: Bus, consumer: Consumer
+    ) -> None:
+        other = stream_of(1)
+        bus.ensure_topics([other])
+        send_all(bus, topic, 0, ["a"])
+        assigned = Assigned(consumer)
+        consumer.subscribe([topic], assigned)
+        read_all(consumer, 1)
+        consumer.subscribe([other.topic], assigned)
+        send_all(bus, topic, 0, ["not read"])
+        send_all(bus, other.topic, 0, ["b"])
+        assert texts(read_all(consumer, 1)) == ["b"]
+        assert assigned.told[1:] == [
+            ("revoked", [TopicPartition(topic, n) for n in range(3)]),
+            ("assigned", [TopicPartition(other.topic, 0)]),
+        ]
+
     def test_topics_that_are_not_there_cannot_be_read(self, topic: str, consumer: Consumer) -> None:
         missing = f"{topic}.none"
         for call in (

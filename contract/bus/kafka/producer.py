@@ -171,13 +171,12 @@ class KafkaProducer:
     def _abandon(self) -> None:
         try:
             self._client.close(timeout=0)
-        except errors.KafkaTimeoutError:
+        except errors.KafkaError as error:
             # It closes nothing while records wait: left alone, it would write them after those of its successor.
             # There is no public way to cut it off.
             self._client._sender.force_close()  # noqa: SLF001
             self._client._closed = True  # noqa: SLF001
-        except errors.KafkaError as error:
-            _log.debug("producer_closed_badly", error=error)
+            _log.debug("producer_cut_off", error=error)
 
     def _look(self) -> None:
         """Fail when the cluster is silent for too long."""
