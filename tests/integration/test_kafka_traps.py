@@ -386,6 +386,21 @@ def test_a_committed_offset_is_never_where_reading_begins(bus: KafkaBus) -> None
         assert error.reason == "no_offset"
 
 
+@pytest.mark.parametrize("turn", range(3))
+def test_a_member_joins_however_short_its_polls_are(bus: KafkaBus, turn: int) -> None:
+    """A join that outlives a poll is forgotten by the client where new metadata had caused it."""
+    del turn
+    topic = make_topic(bus)
+    send_all(bus, topic, 0, ["a"])
+    with closing(bus.consumer(f"group-{topic}")) as consumer:
+        consumer.subscribe([topic], Assigned(consumer))
+        found: list[str] = []
+        deadline = time.monotonic() + PATIENCE_SECONDS / 4
+        while not found and time.monotonic() < deadline:
+            found += texts(consumer.poll(0))
+        assert found == ["a"]
+
+
 class Sleeper:
     """Never says where it wants to read."""
 

@@ -16,7 +16,7 @@ import kafka
 from kafka import ConsumerRebalanceListener, errors
 from kafka import TopicPartition as KafkaPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.structs import OffsetAndMetadata
+from kafka.structs import MemberState, OffsetAndMetadata
 from typing_extensions import override
 
 from contract.bus.kafka.client import connect, transport_error
@@ -216,6 +216,10 @@ class KafkaConsumer:
             self._clock.sleep(timeout_seconds)
             return
         timeout_ms = max(timeout_seconds, _FIRST_WAIT_SECONDS) * 1000
+        if self._assignment is not None and self._client.group_metadata().state is MemberState.REBALANCING:
+            # A join that outlived the last poll is forgotten where new metadata had caused it: this member would
+            # neither get partitions nor leave. Where it was not forgotten, this changes nothing.
+            self._client._coordinator.request_rejoin()  # noqa: SLF001
         try:
             fetched = self._client.poll(timeout_ms=timeout_ms, max_records=_FETCH_RECORDS)
         except errors.OffsetOutOfRangeError as error:
