@@ -152,20 +152,20 @@ def test_a_device_that_cannot_be_opened_says_what_it_takes(
     assert caught.value.reason == reason
 
 
-def test_the_buffer_of_this_machine_is_read_and_found_again() -> None:
+def test_the_buffer_of_this_machine_is_read_and_found_again_or_it_is_told_why_not() -> None:
     clock = SystemClock()
     reader = KmsgFollower(from_end=False, clock=clock)
     try:
         first = reader.read(5)
     except CollectError as error:
-        pytest.skip(f"{KMSG} cannot be read here: {error}")
-    assert first
+        assert str(KMSG) in str(error)
+        return
     assert all(line.ts_us is not None and line.ts_us <= clock.now_us() for line in first)
     cursor = reader.cursor()
     rest = reader.read(5)
     reader.close()
     reader = KmsgFollower(from_end=False, clock=clock)
     reader.restore(cursor)
-    assert [line.text for line in reader.read(5)] == [line.text for line in rest]
+    assert [line.text for line in reader.read(len(rest))] == [line.text for line in rest]
     assert not reader.counts()
     reader.close()
