@@ -58,7 +58,7 @@ RULES = rules_of(
 
 JUDGED = streams_of(RULES)
 HOSTS = {"direct": ("d0", "d1"), "spool": ("s0", "s1")}
-INTERVAL_SECONDS = 0.05
+INTERVAL_SECONDS = 0.1
 DRAIN_SECONDS = 60.0
 LOCK_SECONDS = 2.0
 """How long a writer of the local bus waits for another, where waits are shortened."""
@@ -146,8 +146,8 @@ def step_on_trim(steps: Steps) -> None:
 def sink(
     site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event, member: str | None = "sink"
 ) -> None:
-    section = LakeSection(path=site.folder / "lake", flush_seconds=0.4, sparse_flush_seconds=0.4)
-    lake = Lake(section.path, snapshot_seconds=1.0, reached=steps)
+    section = LakeSection(path=site.folder / "lake", flush_seconds=0.5, sparse_flush_seconds=1.5)
+    lake = Lake(section.path, snapshot_seconds=2.0, reached=steps)
     with closing(open_bus(site, clock, member)) as bus:
         Sink(section, bus, lake, synthetic=False, clock=clock, metrics=Metrics(), streams=STREAMS).run(stop)
 

@@ -29,7 +29,7 @@ from tests.faults.nemesis.children import HOSTS, STREAMS, Site, cursor_name, ope
 from tests.faults.nemesis.proxy import Proxy
 from tests.suites.broker import Broker
 
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS = 0.1
 _DISKS = ("bus", "spool", "lake", "engine")
 
 _processes = multiprocessing.get_context("forkserver")

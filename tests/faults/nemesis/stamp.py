@@ -17,7 +17,7 @@ from ingest.collector import CollectorConfig, Reading, Rows
 GPUS = 2
 """Per host."""
 
-_BLOCK = 16
+_BLOCK = 12
 """In each block of so many readings a GPU is hot for a while, or not at all."""
 
 _XID = 79
@@ -34,12 +34,12 @@ def checksum(seed: int, gpu: str, number: int) -> str:
 
 def is_hot(seed: int, gpu: str, number: int) -> bool:
     dice = zlib.crc32(f"{seed}/{gpu}/{number // _BLOCK}".encode())
-    begin = (dice >> 8) % 12
-    return dice % 3 == 0 and begin <= number % _BLOCK < begin + 4
+    begin = (dice >> 8) % 8
+    return dice % 2 == 0 and begin <= number % _BLOCK < begin + 4
 
 
 def has_event(seed: int, gpu: str, number: int) -> bool:
-    return zlib.crc32(f"event/{seed}/{gpu}/{number}".encode()) % 40 == 0
+    return zlib.crc32(f"event/{seed}/{gpu}/{number}".encode()) % 20 == 0
 
 
 def expected_transitions(seed: int, promised: dict[str, int]) -> set[tuple[str, int, str]]:
