@@ -29,8 +29,8 @@ test: $(VENV)/.test ## run the tests; TESTS=tests/unit narrows, ARGS="-k spool" 
 	$(PY) -m pytest $(TESTS) -m "not bench" $(ARGS)
 
 .PHONY: faults
-faults: $(VENV)/.test ## run only the tests that kill, cut and corrupt
-	$(PY) -m pytest tests/faults $(ARGS)
+faults: $(VENV)/.test ## kill, freeze, fill and cut a whole system; SEEDS=1-10, ONLY=kill_sink, ARGS=--full
+	$(PY) tests/faults/run.py $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 .PHONY: bench
 bench: $(VENV)/.test ## measure, each figure beside its baseline
