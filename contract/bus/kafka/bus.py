@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors
 from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata
 
-from contract.bus.kafka.client import Admin, client_settings, transport_error
+from contract.bus.kafka.client import Admin, client_settings
 from contract.bus.kafka.consumer import KafkaConsumer
 from contract.bus.kafka.producer import KafkaProducer
 from contract.bus.kafka.topics import Difference, compare_topics, find_topics, make_topics, refuse_small
@@ -100,12 +101,13 @@ class KafkaBus:
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Note how far a group is that nobody has subscribed with."""
         wanted = {KafkaPartition(*at): OffsetAndMetadata(offset, "", -1) for at, offset in offsets.items()}
-        answers = self._admin.ask(
-            "committing offsets", lambda client: client.alter_group_offsets(group, wanted)
-        )
-        for at, kind in answers.items():
-            if kind is not errors.NoError:
-                raise transport_error(kind(), f"committing the offset of {at.topic}/{at.partition}")
+
+        def note(client: Any) -> None:
+            for at, kind in client.alter_group_offsets(group, wanted).items():
+                if kind is not errors.NoError:
+                    raise kind(f"{at.topic}/{at.partition}")
+
+        self._admin.ask("committing offsets", note)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """Return what a group committed, in every partition that is still there."""
