@@ -84,10 +84,10 @@ def _feed(parser: Any, file: BinaryIO, zone: ZoneInfo) -> int:
 
     now_us, count = SystemClock().now_us(), 0
     for chunk in _chunks(file):
-        raws, others = relevant_lines(chunk)
-        lines = (parse_line(raw, boot_us=0, now_us=now_us, zone=zone) for raw in raws)
-        parser.feed([line for line in lines if line is not None], 0)
-        count += len(raws) + others
+        found = relevant_lines(chunk)
+        lines = (parse_line(raw, boot_us=0, now_us=now_us, zone=zone) for raw in found.lines)
+        parser.feed([line for line in lines if line is not None], 0, left_out=found.others)
+        count += len(found.lines) + found.others
     return count
 
 

@@ -20,7 +20,8 @@ from ingest.kernel.bursts import Bursts, Row
 from ingest.kernel.codes import find_sxid, find_xid
 from ingest.kernel.decode import decode_xid, is_recovered
 from ingest.kernel.line import KERNEL, KernelLine
-from ingest.kernel.nic import PREFIXES, WORDS, read_carrier, read_nic
+from ingest.kernel.nic import read_carrier, read_nic
+from ingest.kernel.prefilter import is_relevant
 
 MAX_DETAIL = 2_000
 MAX_CODE = 100_000
@@ -31,18 +32,6 @@ _FOLLOWS_US = 5_000_000
 
 _SAME_LOSS_US = 600_000_000
 """A GPU that is lost is told once, by Xid 79 or by the other line, not by both."""
-
-_STARTS = (
-    "NVRM: ",
-    "nvidia-nvswitch",
-    "amdgpu ",
-    "NEURON_HW_ERR=",
-    "neuron",
-    "detected NVSwitch ",
-    *PREFIXES,
-)
-
-_LINK_WORD, _CARRIER_WORD, _WATCHDOG_WORD = WORDS
 
 _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([^)]{1,40})\): {1,4}(\d{1,9})(?![\w.])[, ]{0,4}")
@@ -105,27 +94,23 @@ class KernelParser:
         self._now_us = 0
         self._found = KernelEvents()
 
-    def feed(self, lines: Sequence[KernelLine], now_us: int) -> None:
-        """Read lines; `now_us` is the reader's time, and that of the lines that have none."""
+    def feed(self, lines: Sequence[KernelLine], now_us: int, *, left_out: int = 0) -> None:
+        """Read lines; `now_us` is the reader's time, and that of the lines that have none.
+
+        `left_out` is how many others a search left out (`relevant_lines`): they are counted like those found here.
+        """
         self._now_us = now_us
-        irrelevant = 0
         for line in lines:
-            text = line.text
-            if not (
-                text.startswith(_STARTS)
-                or _LINK_WORD in text
-                or _CARRIER_WORD in text
-                or _WATCHDOG_WORD in text
-            ):
-                irrelevant += 1
+            if not is_relevant(line.text):
+                left_out += 1
                 continue
             at_us = now_us if line.ts_us is None else line.ts_us
             if line.facility is None or line.facility == KERNEL:
-                self._read(text, at_us, line.facility)
+                self._read(line.text, at_us, line.facility)
             else:
-                self._user_space(text, at_us)
-        if irrelevant:
-            self._found.skipped["irrelevant"] += irrelevant
+                self._user_space(line.text, at_us)
+        if left_out:
+            self._found.skipped["irrelevant"] += left_out
 
     def events(self, now_us: int, *, final: bool = False) -> KernelEvents:
         """Return the rows since the last call, oldest first, with counts of repeats that have waited long enough.

@@ -1,50 +1,65 @@
-"""Which lines of a log are worth reading: found by searching whole chunks for a few words, not by reading lines.
+"""Which messages of a log can matter: told by how they begin or by a word in them, before anything else is read.
 
-A search through memory costs a hundredth of a pattern tried on each line, and nearly all lines of a log are about
-something else.
+In a log file the words are searched for in whole chunks. That costs a hundredth of a pattern tried on each line, and
+nearly all lines of a log are about something else.
 """
 
 from __future__ import annotations
 
-_WORDS = (
-    b"NVRM: ",
-    b"nvidia-nvswitch",
-    b"detected NVSwitch ",
-    b"nvidia-peermem",
-    b"amdgpu ",
-    b"NEURON_HW_ERR=",
-    b"mlx5_",
-    b"infiniband ",
-    b"efa ",
-    b"efa:",
-    b"NETDEV WATCHDOG",
-    b" carrier",
-    b"ink up",
-    b"ink Up",
-    b"ink is ",
-    b"ink down",
-    b"ink Down",
-    b"ink DOWN",
-    b"ink ACTIVE",
+from typing import NamedTuple
+
+from ingest.kernel.nic import PREFIXES, WORDS
+
+STARTS = (
+    "NVRM: ",
+    "nvidia-nvswitch",
+    "amdgpu ",
+    "NEURON_HW_ERR=",
+    "neuron",
+    "detected NVSwitch ",
+    *PREFIXES,
 )
-"""A line that the parser makes something of holds at least one; tests/unit/ingest/kernel keeps them together."""
+
+_LINK_WORD, _CARRIER_WORD, _WATCHDOG_WORD = WORDS
+
+_SEARCHED = tuple(word.encode() for word in (*STARTS, *WORDS))
 
 
-def relevant_lines(chunk: bytes) -> tuple[list[bytes], int]:
-    """Return the lines of a chunk that may matter, in order and without their ends, and how many others it has.
+class RelevantLines(NamedTuple):
+    """What a search through a chunk found."""
 
-    A chunk ends with a line's end, or its last line is taken as whole.
+    lines: list[bytes]
+    """Those that may matter, in order and without their ends."""
+    others: int
+    """How many lines between them and behind them do not."""
+    size_bytes: int
+    """How much of the chunk both are."""
+
+
+def is_relevant(text: str) -> bool:
+    """Tell whether a message can matter."""
+    return text.startswith(STARTS) or _LINK_WORD in text or _CARRIER_WORD in text or _WATCHDOG_WORD in text
+
+
+def relevant_lines(chunk: bytes, most: int | None = None) -> RelevantLines:
+    """Search a chunk for the lines whose message can matter, as far as there are at most so many.
+
+    Every line with a relevant message is found, whatever its log put in front of it; others may be among them. The
+    last line is taken as whole, whether the chunk ends with a line's end or not.
     """
     starts: set[int] = set()
-    for word in _WORDS:
+    for word in _SEARCHED:
         at = chunk.find(word)
         while at >= 0:
             starts.add(chunk.rfind(b"\n", 0, at) + 1)
             end = chunk.find(b"\n", at)
             at = chunk.find(word, end) if end >= 0 else -1
+    chosen = sorted(starts)
+    if most is not None and len(chosen) > most:
+        chunk = chunk[: chosen[most]]
     lines = []
-    for start in sorted(starts):
+    for start in chosen[:most]:
         end = chunk.find(b"\n", start)
         lines.append(chunk[start:] if end < 0 else chunk[start:end])
     count = chunk.count(b"\n") + (not chunk.endswith(b"\n") and bool(chunk))
-    return lines, count - len(lines)
+    return RelevantLines(lines, count - len(lines), len(chunk))

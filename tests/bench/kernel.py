@@ -100,7 +100,7 @@ def _chunks(log: bytes) -> list[bytes]:
 def _read(chunks: Sequence[bytes]) -> int:
     reader = KernelParser()
     for chunk in chunks:
-        raws, _ = relevant_lines(chunk)
+        raws = relevant_lines(chunk).lines
         lines = [line for raw in raws if (line := parse_line(raw, boot_us=NOW_US)) is not None]
         reader.feed(lines, NOW_US)
         reader.events(NOW_US)

@@ -521,24 +521,43 @@ def test_no_message_is_too_strange(text):
     assert len(found.gpu) + len(found.fabric) <= 4
 
 
+SHAPED = st.builds(
+    str.format,
+    st.sampled_from(
+        [
+            "[  123.456789] {}",
+            "4,1,2,-;{}",
+            "Feb 14 05:03:41 host1 kernel: {}",
+            "<4>1 2026-04-22T21:25:20Z host1 kernel - - - {}",
+            "Feb 14 05:03:41 host1 systemd-networkd[7]: {}",
+            "{}",
+        ]
+    ),
+    st.one_of(
+        TEXTS,
+        st.sampled_from(
+            [
+                *FORGERIES,
+                "enic 0000:0b:00.0 eth2: Link UP",
+                "efa 0000:00:06.0: The device didn't send any completion for admin cmd",
+                "NETDEV WATCHDOG: eth0 (mlx5_core): transmit queue 3 timed out",
+                "ib6: Lost carrier",
+                "neuron: nothing",
+                "IPv6: ADDRCONF(NETDEV_CHANGE): eth0: link becomes ready",
+            ]
+        ),
+    ),
+)
+
+
 @settings(max_examples=200, deadline=None)
-@given(LINES, st.sampled_from(["\n", "\r\n"]))
-def test_what_the_search_leaves_out_is_nothing_to_the_parser(lines, end):
-    log = "".join(
-        f"[{number}.5] {entry.text.partition(chr(10))[0]}{end}" for number, entry in enumerate(lines)
-    )
-    raws, others = relevant_lines(log.encode())
-    assert len(raws) + others == len(lines)
+@given(st.lists(SHAPED, max_size=30), st.sampled_from(["\n", "\r\n"]))
+def test_what_a_search_leaves_out_is_what_the_parser_would_leave_out(texts, end):
+    def events(raws: list[bytes], left_out: int = 0) -> KernelEvents:
+        parser = KernelParser()
+        parser.feed([parsed for raw in raws if (parsed := parse_line(raw))], NOW, left_out=left_out)
+        return parser.events(NOW, final=True)
 
-    def events(raw: list[bytes]) -> KernelEvents:
-        parsed = [parse_line(one, boot_us=NOW) for one in raw]
-        return read(*(one for one in parsed if one is not None))
-
-    assert counted(events(raws).gpu) == counted(events(log.encode().splitlines()).gpu)
-    assert counted(events(raws).fabric) == counted(events(log.encode().splitlines()).fabric)
-
-
-def test_a_chunk_without_a_line_end_is_one_line():
-    assert relevant_lines(b"") == ([], 0)
-    assert relevant_lines(XID79.encode()) == ([XID79.encode()], 0)
-    assert relevant_lines(b"a\n\nb") == ([], 3)
+    log = "".join(text + end for text in texts).encode()
+    found = relevant_lines(log)
+    assert events(found.lines, found.others) == events(log.splitlines())
