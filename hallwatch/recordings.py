@@ -25,7 +25,7 @@ from contract.clock import Clock
 from contract.config import NAME_PATTERN
 from contract.errors import ConfigError
 from ingest.gpu.kernel_log import MAX_LINES
-from ingest.kernel.follow.entry import parse_entry
+from ingest.kernel.follow.entry import is_entry, parse_entry
 from ingest.kernel.formats import parse_line
 from ingest.kernel.line import KernelLine
 from ingest.kernel.parser import KernelParser
@@ -145,7 +145,7 @@ def _read_log(entry: Path) -> LogRecording | None:
     if entry.suffix not in LOG_SUFFIXES or not entry.is_file():
         return None
     lines = tuple(line for line in entry.read_bytes().split(b"\n") if line.strip())
-    read = [_message(line, journal=lines[0].startswith(b"{")) for line in lines]
+    read = [_message(line, journal=is_entry(lines[0])) for line in lines]
     times = [None if found is None or found.ts_us is None else found.ts_us / 1e6 for found in read]
     if not any(at is not None for at in times) and not _says_anything(read):
         return None

@@ -22,7 +22,7 @@ from ingest.kernel.line import KernelLine
 from ingest.kernel.parser import KernelParser
 
 MAX_LINES = 20_000
-"""One reading takes no more: a backlog is worked off second by second, each reading well within its timeout."""
+"""One reading takes no more that matter: a backlog is worked off second by second, each well within its timeout."""
 
 _BATCH_LINES = 2_000
 _DRIVER_FOLDER = Path("/proc/driver/nvidia")
@@ -160,9 +160,10 @@ class KernelLogCollector:
                 if number == 0:
                     raise
                 return  # what was read is told first; the next reading meets the error again
-            if not lines:
+            left_out = self._follower.left_out()
+            if not lines and not left_out:
                 return
-            self._parser.feed([self._timed(line, now_us) for line in lines], now_us)
+            self._parser.feed([self._timed(line, now_us) for line in lines], now_us, left_out=left_out)
             if self._clock.monotonic() >= until:
                 return
 

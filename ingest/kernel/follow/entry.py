@@ -16,6 +16,11 @@ MAX_ENTRY_BYTES = 262_144
 """A larger one is no line of a kernel."""
 
 
+def is_entry(raw: bytes) -> bool:
+    """Tell an entry from a line of any other log by its first byte."""
+    return raw.startswith(b"{")
+
+
 def parse_entry(raw: bytes) -> KernelLine | None:
     """Return the message of an entry, or None where it has none that can be read.
 

@@ -23,16 +23,17 @@ from typing import Any
 from contract.clock import Clock
 from contract.errors import CollectError
 from contract.log import Log
-from ingest.kernel.follow.entry import parse_entry
+from ingest.kernel.follow.entry import is_entry, parse_entry
 from ingest.kernel.follow.follower import Cursor
 from ingest.kernel.formats import MAX_LINE, parse_line
 from ingest.kernel.line import KernelLine
+from ingest.kernel.prefilter import RelevantLines, relevant_lines
 
 CHUNK_BYTES = 262_144
 """Read at once, and the longest line that is looked at: of a longer one the beginning is taken."""
 
 MAX_READ_BYTES = 8_388_608
-"""One call reads no more, so that a log without a line end takes no longer than another."""
+"""One call reads no more, however little of it matters."""
 
 _TAIL_BYTES = 128
 _ROTATED = re.compile(r"[.-]\d{1,14}(?:[._-]\d{1,14}){0,3}|\.old|\.prev")
@@ -47,7 +48,7 @@ class _Place:
 
     inode: int = 0
     offset: int = 0
-    """Where the first line begins that was not returned."""
+    """Where the first line begins that was neither returned nor left out."""
     tail: bytes = b""
     """The bytes in front of it."""
     passing: bool = False
@@ -69,7 +70,7 @@ class _File:
     @cached_property
     def is_journal(self) -> bool:
         """Whether the lines are entries of a journal; ask when there is one."""
-        return self.read(0, 1) == b"{"
+        return is_entry(self.read(0, 1))
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, offset)
@@ -103,8 +104,10 @@ class _File:
 class FileFollower:
     """Follows the file behind a name: when it is rotated, to its end and then on in the new one.
 
-    With `from_end` a first start takes only what is added from then on. Lines of `journalctl --output=json` are
-    read where the file begins with one; NUL bytes, which a truncated file is filled with, are passed over.
+    With `from_end` a first start takes only what is added from then on. Lines that cannot matter are left out
+    without being read one by one. Lines of `journalctl --output=json` are read where the file begins with one, and
+    all of them: a message can be written as numbers there, in which no word is found. NUL bytes, which a truncated
+    file is filled with, are passed over.
     """
 
     def __init__(self, path: Path, *, from_end: bool, clock: Clock, zone: tzinfo = UTC) -> None:
@@ -117,6 +120,7 @@ class FileFollower:
         self._rotated: deque[Path] = deque()
         """Older files that are still to be read before the one that has the name now."""
         self._leaving = False
+        self._left_out = 0
         self._counts: Counter[str] = Counter()
 
     def read(self, max_lines: int) -> Sequence[KernelLine]:
@@ -136,9 +140,13 @@ class FileFollower:
                 ):
                     break
         except OSError as error:
-            if not lines:
+            if not lines and not self._left_out:
                 raise self._explained(error) from error
         return lines
+
+    def left_out(self) -> int:
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
     def counts(self) -> Counter[str]:
         counts, self._counts = self._counts, Counter()
@@ -168,28 +176,37 @@ class FileFollower:
     # -- lines out of bytes ------------------------------------------------------------------------------
 
     def _take(self, file: _File, place: _Place, chunk: bytes, lines: list[KernelLine], most: int) -> bool:
-        """Append at most so many lines of a chunk and move the place behind them; return whether it moved."""
+        """Append at most so many lines of a chunk and move the place behind them; return whether it moved.
+
+        A line that fills the chunk is taken up to there, whatever is in it, and its rest is passed over.
+        """
         blank = len(chunk) - len(chunk.lstrip(b"\0"))
         end = chunk.rfind(b"\n") + 1
         if blank == len(chunk) or (not end and len(chunk) == CHUNK_BYTES):
             if blank < len(chunk):
-                self._append(file, chunk[blank:], place, lines)
+                if not place.passing:
+                    self._append(file, chunk[blank:], lines)
                 place.passing = True
             self._move(file, place, chunk)
             return bool(chunk)
         if not end:
             return False
-        pieces = chunk[:end].split(b"\n", most)
-        rest = pieces.pop()
-        for piece in pieces:
-            self._append(file, piece, place, lines)
-        self._move(file, place, chunk[: end - len(rest)])
+        start = chunk.find(b"\n") + 1 if place.passing else 0
+        place.passing = False
+        found = self._search(file, chunk[start:end], most)
+        self._left_out += found.others
+        for raw in found.lines:
+            self._append(file, raw, lines)
+        self._move(file, place, chunk[: start + found.size_bytes])
         return True
 
-    def _append(self, file: _File, raw: bytes, place: _Place, lines: list[KernelLine]) -> None:
-        if place.passing:
-            place.passing = False
-            return
+    def _search(self, file: _File, whole: bytes, most: int) -> RelevantLines:
+        if not file.is_journal:
+            return relevant_lines(whole, most)
+        *entries, rest = whole.split(b"\n", most)
+        return RelevantLines(entries, 0, len(whole) - len(rest))
+
+    def _append(self, file: _File, raw: bytes, lines: list[KernelLine]) -> None:
         if len(raw) > MAX_LINE:
             self._counts["line_too_long"] += 1
         raw = raw.replace(b"\0", b"")
@@ -247,7 +264,8 @@ class FileFollower:
         """At the end of a file, where `chunk` is a line without an end, go on; return whether there is more to read."""
         if self._leaving:
             if chunk:
-                self._append(file, chunk, place, lines)
+                if not place.passing:
+                    self._append(file, chunk, lines)
                 self._move(file, place, chunk)
             self.close()
             self._file, self._place = self._next()

@@ -16,10 +16,15 @@ class Follower(Protocol):
     """Reads one kernel log. Called from one thread."""
 
     def read(self, max_lines: int) -> Sequence[KernelLine]:
-        """Return the next lines, oldest first and at most `max_lines`; none where the log has no more at the moment.
+        """Return the next lines, oldest first and at most `max_lines`.
 
-        Raises CollectError where the log cannot be read; what was read before is returned first.
+        None came, and none was left out, where the log has no more at the moment. Raises CollectError where the log
+        cannot be read; what was read before is returned first.
         """
+        ...
+
+    def left_out(self) -> int:
+        """Return how many lines `read` passed over since the last call, because they cannot matter to the parser."""
         ...
 
     def counts(self) -> Counter[str]:
@@ -27,7 +32,7 @@ class Follower(Protocol):
         ...
 
     def cursor(self) -> Cursor:
-        """Return the place behind the last line that `read` returned."""
+        """Return the place behind the last line that `read` returned or left out."""
         ...
 
     def restore(self, cursor: Cursor) -> None:

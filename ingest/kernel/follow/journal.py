@@ -59,6 +59,9 @@ class JournalFollower:
             raise self._ended(child)
         return lines
 
+    def left_out(self) -> int:
+        return 0
+
     def counts(self) -> Counter[str]:
         counts, self._counts = self._counts, Counter()
         return counts

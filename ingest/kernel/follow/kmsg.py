@@ -102,6 +102,9 @@ class KmsgFollower:
                 raise self._explained(error) from error
         return lines
 
+    def left_out(self) -> int:
+        return 0
+
     def counts(self) -> Counter[str]:
         counts, self._counts = self._counts, Counter()
         return counts

@@ -20,6 +20,7 @@ from contract.streams.self import COLLECTOR_STATUS
 from contract.testing import START_US, FakeClock
 from ingest.collector import Context, Reading
 from ingest.gpu.kernel_log import MAX_LINES, KernelLogCollector, KernelLogConfig
+from ingest.kernel.follow.file import MAX_READ_BYTES
 from ingest.source import Source, SourceMetrics
 from ingest.testing import FakeOutlet
 
@@ -27,6 +28,7 @@ UUID = "GPU-b6c3b2be-1111-2222-3333-444455556666"
 LOST = "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 MAP = f"NVRM: GPU at PCI:0000:91:00: {UUID}"
 NIC = "mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, High Temperature"
+NO_FAULT = "NVRM: GPU1 kbifCacheVFInfo_GB100: Unable to read NV_PF0_INITIAL_AND_TOTAL_VFS"
 NOTHING = "workqueue: ib_cache_event_task hogged CPU"
 
 
@@ -184,13 +186,38 @@ def test_a_place_that_cannot_be_read_is_as_good_as_none(host: Host) -> None:
 
 def test_a_backlog_is_worked_off_in_pieces(host: Host) -> None:
     with host.log.open("w") as log:
-        log.writelines(f"{NOTHING}\n" for _ in range(2 * MAX_LINES + 5))
+        log.writelines(f"{NO_FAULT}\n{NOTHING}\n" for _ in range(2 * MAX_LINES + 5))
     host.write(LOST)
     collector, counts = host.collector(), []
     for _ in range(4):
-        reading = collector.collect(host.clock.now_us())
-        counts.append(reading.skipped.get("irrelevant", 0))
-    assert counts == [MAX_LINES, MAX_LINES, 5, 0]
+        skipped = collector.collect(host.clock.now_us()).skipped
+        counts.append((skipped.get("no_fault", 0), skipped.get("irrelevant", 0)))
+    *first, last, nothing = counts
+    assert [no_fault for no_fault, _ in first] == [MAX_LINES, MAX_LINES]
+    assert (last[0], nothing) == (5, (0, 0))
+    assert sum(irrelevant for _, irrelevant in counts) == 2 * MAX_LINES + 5
+
+
+def test_a_fault_behind_any_number_of_lines_about_something_else_is_read_at_once(host: Host) -> None:
+    count = 2 * MAX_READ_BYTES // len(NOTHING)
+    host.log.write_text(f"{NOTHING}\n" * count)
+    host.write(LOST)
+    reading = host.collector().collect(host.clock.now_us())
+    assert [row["code"] for row in rows_of(reading, GPU_EVENTS)] == [79]
+    assert reading.skipped == {"irrelevant": count}
+
+
+def test_a_loss_told_in_three_lines_is_put_together_across_a_rotation(host: Host) -> None:
+    host.write(MAP, "NVRM: The NVIDIA GPU 0000:91:00.0", NOTHING)
+    collector = host.collector()
+    assert read(collector, host) == []
+    host.write("NVRM: (PCI ID: 10de:2330) installed in this system has", NOTHING)
+    host.log.rename(host.log.with_name("kern.log.1"))
+    host.write(NOTHING, "NVRM: fallen off the bus and is not responding to commands.")
+    reading = collector.collect(host.clock.now_us())
+    (lost,) = rows_of(reading, GPU_EVENTS)
+    assert (lost["event"], lost["gpu_uuid"]) == ("lost", UUID)
+    assert reading.skipped == {"irrelevant": 2, "no_fault": 1}
 
 
 def test_half_of_the_time_of_a_reading_is_all_it_takes(host: Host) -> None:
@@ -201,9 +228,9 @@ def test_half_of_the_time_of_a_reading_is_all_it_takes(host: Host) -> None:
 
     host.clock = SlowClock()
     with host.log.open("w") as log:
-        log.writelines(f"{NOTHING}\n" for _ in range(MAX_LINES))
+        log.writelines(f"{NO_FAULT}\n" for _ in range(MAX_LINES))
     reading = host.collector(timeout_seconds=4).collect(START_US)
-    assert reading.skipped == {"irrelevant": 4_000}
+    assert reading.skipped == {"no_fault": 4_000}
 
 
 def test_what_was_read_before_an_error_is_told_and_the_error_next(host: Host) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from contract.errors import CollectError
 from contract.testing import FakeClock
-from ingest.kernel.follow.file import CHUNK_BYTES, FileFollower
+from ingest.kernel.follow.file import CHUNK_BYTES, MAX_READ_BYTES, FileFollower
 from ingest.kernel.formats import MAX_LINE
+
+SAID = "NVRM: "
 
 
 def follower(path: Path, *, from_end: bool = False) -> FileFollower:
@@ -20,7 +22,13 @@ def follower(path: Path, *, from_end: bool = False) -> FileFollower:
 
 
 def texts(follower: FileFollower, most: int = 1_000) -> list[str]:
-    return [line.text for line in follower.read(most)]
+    """Read lines, and return what the driver said in them."""
+    return [line.text.removeprefix(SAID) for line in follower.read(most)]
+
+
+def said(*texts: str) -> str:
+    """Return lines of the driver: a follower leaves out what cannot matter."""
+    return "".join(f"{SAID}{text}\n" for text in texts)
 
 
 def again(before: FileFollower, path: Path) -> FileFollower:
@@ -40,14 +48,14 @@ def append(path: Path, text: str) -> None:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "kern.log"
-    path.write_text("a\nb\n")
+    path.write_text(said("a", "b"))
     return path
 
 
 def test_a_first_start_reads_all_or_only_what_is_new(log: Path) -> None:
     whole, new = follower(log), follower(log, from_end=True)
     assert (texts(whole), texts(new)) == (["a", "b"], [])
-    append(log, "c\n")
+    append(log, said("c"))
     assert (texts(whole), texts(new)) == (["c"], ["c"])
     assert (texts(whole), texts(new)) == ([], [])
 
@@ -55,7 +63,7 @@ def test_a_first_start_reads_all_or_only_what_is_new(log: Path) -> None:
 def test_a_line_is_read_when_it_is_whole(log: Path) -> None:
     reader = follower(log)
     texts(reader)
-    append(log, "half")
+    append(log, f"{SAID}half")
     assert texts(reader) == []
     reader = again(reader, log)
     assert texts(reader) == []
@@ -68,17 +76,61 @@ def test_from_the_end_a_line_that_is_being_written_is_passed_over(log: Path) -> 
     reader = follower(log, from_end=True)
     assert texts(reader) == []
     reader = again(reader, log)
-    append(log, "new\nc\n")
+    append(log, said("new", "c"))
     assert texts(reader) == ["c"]
 
 
 def test_at_most_so_many_lines_are_read_at_once(log: Path) -> None:
-    log.write_text("".join(f"{number}\n" for number in range(10)))
+    log.write_text(said(*map(str, range(10))))
     reader, seen = follower(log), []
     for _ in range(4):
         seen.append(texts(reader, 3))
         reader = again(reader, log)
     assert seen == [["0", "1", "2"], ["3", "4", "5"], ["6", "7", "8"], ["9"]]
+
+
+def test_lines_that_cannot_matter_are_left_out_and_counted(log: Path) -> None:
+    log.write_text("x\n" + said("a") + "\ny\n" + said("b") + "z\n" + said("c") + "x\n")
+    reader = follower(log)
+    assert (texts(reader, 2), reader.left_out()) == (["a", "b"], 4)
+    reader = again(reader, log)
+    assert (texts(reader), reader.left_out()) == (["c"], 1)
+    assert (texts(reader), reader.left_out()) == ([], 0)
+
+
+def test_no_more_is_left_out_at_once_than_is_read_at_once(log: Path) -> None:
+    quiet = "x" * 99 + "\n"
+    count = MAX_READ_BYTES // len(quiet) + CHUNK_BYTES // len(quiet)
+    log.write_text(quiet * count + said("a"))
+    reader = follower(log)
+    assert texts(reader) == []
+    first = reader.left_out()
+    assert 0 < first <= MAX_READ_BYTES // len(quiet)
+    assert (texts(reader), reader.left_out()) == (["a"], count - first)
+
+
+def test_what_was_left_out_before_a_rotation_is_counted_with_what_came_after(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    append(log, "x\n" + said("c") + "y\nx without an end")
+    log.rename(log.with_name("kern.log.1"))
+    log.write_text("z\n" + said("d"))
+    assert (texts(reader), reader.left_out()) == (["c", "x without an end", "d"], 3)
+
+
+def test_what_was_left_out_before_an_error_is_told_and_the_error_next(log: Path) -> None:
+    reader = follower(log)
+    texts(reader)
+    append(log, "x\n")
+    newer = log.with_name("kern.log.new")
+    newer.mkdir()
+    (newer / "x").touch()
+    log.rename(log.with_name("kern.log.1"))
+    newer.rename(log)
+    assert (texts(reader), reader.left_out()) == ([], 1)
+    with pytest.raises(CollectError, match="no regular file"):
+        reader.read(10)
+    assert reader.left_out() == 0
 
 
 def test_a_file_that_is_not_there_yet_is_an_error_and_then_read_from_its_beginning(tmp_path: Path) -> None:
@@ -87,7 +139,7 @@ def test_a_file_that_is_not_there_yet_is_an_error_and_then_read_from_its_beginni
     with pytest.raises(CollectError, match="as soon as it is there") as caught:
         reader.read(10)
     assert caught.value.reason == "unreachable"
-    path.write_text("a\n")
+    path.write_text(said("a"))
     assert texts(reader) == ["a"]
 
 
@@ -124,13 +176,13 @@ def test_a_renamed_file_is_read_to_its_end_before_the_new_one(log: Path) -> None
         log.rename(log.with_name("kern.log.1"))
         assert texts(reader) == []
         log.touch()
-        held.write("c\n")
+        held.write(said("c"))
         held.flush()
         assert texts(reader) == ["c"]  # its writer has not opened the new one yet
-        held.write("d\nwithout an end")
-    append(log, "e\n")
+        held.write(said("d") + f"{SAID}without an end")
+    append(log, said("e"))
     assert texts(reader) == ["d", "without an end", "e"]
-    append(log, "f\n")
+    append(log, said("f"))
     assert texts(reader) == ["f"]
     assert not reader.counts()
 
@@ -138,9 +190,9 @@ def test_a_renamed_file_is_read_to_its_end_before_the_new_one(log: Path) -> None
 def test_a_file_that_was_copied_and_truncated_is_read_on_from_its_copy(log: Path) -> None:
     reader = follower(log)
     texts(reader)
-    append(log, "c\n")
+    append(log, said("c"))
     (log.with_name("kern.log.1")).write_bytes(log.read_bytes())
-    log.write_text("d\n")
+    log.write_text(said("d"))
     assert texts(reader) == ["c", "d"]
     assert not reader.counts()
 
@@ -148,7 +200,7 @@ def test_a_file_that_was_copied_and_truncated_is_read_on_from_its_copy(log: Path
 def test_a_truncated_file_that_has_grown_beyond_its_old_size_is_noticed(log: Path) -> None:
     reader = follower(log)
     texts(reader)
-    log.write_text("longer than before\nand more\n")
+    log.write_text(said("longer than before", "and more"))
     assert texts(reader) == ["longer than before", "and more"]
     assert reader.counts() == {"log_replaced": 1}
     assert not reader.counts()
@@ -160,14 +212,14 @@ def test_the_hole_that_a_writer_leaves_after_a_truncation_is_passed_over(log: Pa
         reader = follower(log)
         texts(reader)
         os.truncate(log, 0)
-        writer.write(b"c\n")
+        writer.write(said("c").encode())
         writer.flush()
         assert log.read_bytes().startswith(b"\0\0")
         assert texts(reader) == ["c"]
         os.truncate(log, 3 * CHUNK_BYTES)
         assert texts(reader) == []
         writer.seek(0, os.SEEK_END)
-        writer.write(b"d\n")
+        writer.write(said("d").encode())
         writer.flush()
         assert texts(reader) == ["d"]
 
@@ -176,13 +228,13 @@ def test_the_hole_that_a_writer_leaves_after_a_truncation_is_passed_over(log: Pa
 def test_what_was_rotated_while_nobody_read_is_read_first(log: Path, names: list[str]) -> None:
     reader = follower(log)
     texts(reader)
-    append(log, "c\n")
+    append(log, said("c"))
     log.rename(log.with_name(names[0]))
-    log.write_text("d\n")
+    log.write_text(said("d"))
     log.rename(log.with_name(names[1]))
-    log.write_text("e\n")
+    log.write_text(said("e"))
     log.with_name("kern.log.3.gz").write_bytes(b"\x1f\x8b")
-    log.with_name("kern.logs.1").write_text("another log\n")
+    log.with_name("kern.logs.1").write_text(said("another log"))
     reader = again(reader, log)
     assert texts(reader, 1) == ["c"]
     reader = again(reader, log)
@@ -196,10 +248,10 @@ def test_where_the_rest_of_a_log_is_gone_it_says_so_and_reads_what_came_after(lo
     reader = follower(log)
     texts(reader)
     log.unlink()
-    log.with_name("kern.log.2").write_text("older\n")
+    log.with_name("kern.log.2").write_text(said("older"))
     os.utime(log.with_name("kern.log.2"), ns=(0, 0))
-    log.with_name("kern.log.1").write_text("c\n")
-    log.write_text("d\n")
+    log.with_name("kern.log.1").write_text(said("c"))
+    log.write_text(said("d"))
     reader = again(reader, log)
     assert texts(reader) == ["c", "d"]
     assert reader.counts() == {"log_replaced": 1}
@@ -211,7 +263,7 @@ def test_another_file_with_the_same_inode_is_another_file(log: Path) -> None:
     cursor = dict(reader.cursor())
     reader.close()
     other = log.with_name("kern.log.new")
-    other.write_text("x\ny\nz\n")
+    other.write_text(said("x", "y", "z"))
     other.replace(log)
     reader = follower(log)
     reader.restore(cursor | {"inode": log.stat().st_ino})
@@ -222,29 +274,29 @@ def test_two_files_that_begin_alike_are_told_apart_by_their_inode(log: Path) -> 
     reader = follower(log)
     texts(reader)
     log.rename(log.with_name("kern.log.1"))
-    append(log.with_name("kern.log.1"), "c\n")
-    log.write_text("a\nb\nd\n")
+    append(log.with_name("kern.log.1"), said("c"))
+    log.write_text(said("a", "b", "d"))
     reader = again(reader, log)
     assert texts(reader) == ["c", "a", "b", "d"]
 
 
 def test_a_link_that_is_switched_to_another_file_is_a_rotation(tmp_path: Path) -> None:
     link = tmp_path / "current"
-    (tmp_path / "monday").write_text("a\n")
+    (tmp_path / "monday").write_text(said("a"))
     link.symlink_to(tmp_path / "monday")
     reader = follower(link)
     assert texts(reader) == ["a"]
-    append(tmp_path / "monday", "b\n")
-    (tmp_path / "tuesday").write_text("c\n")
+    append(tmp_path / "monday", said("b"))
+    (tmp_path / "tuesday").write_text(said("c"))
     link.unlink()
     link.symlink_to(tmp_path / "tuesday")
     assert texts(reader) == ["b", "c"]
 
 
 def test_of_a_line_without_end_the_beginning_is_read_once(log: Path) -> None:
-    log.write_text("x" * (3 * CHUNK_BYTES) + "\nb\n" + "y" * (MAX_LINE + 1) + "\n")
+    log.write_text("x" * (3 * CHUNK_BYTES) + "\n" + said("b") + said("y" * (MAX_LINE - len(SAID) + 1)))
     reader = follower(log)
-    assert texts(reader) == ["x" * MAX_LINE, "b", "y" * MAX_LINE]
+    assert texts(reader) == ["x" * MAX_LINE, "b", "y" * (MAX_LINE - len(SAID))]
     assert reader.counts() == {"line_too_long": 2}
 
 
@@ -254,14 +306,14 @@ def test_a_name_that_is_missing_between_two_files_is_no_error(log: Path) -> None
     log.rename(log.with_name("kern.log.1"))
     assert texts(reader) == []
     reader = again(reader, log)
-    append(log.with_name("kern.log.1"), "c\n")
+    append(log.with_name("kern.log.1"), said("c"))
     assert texts(reader) == ["c"]
-    log.write_text("d\n")
+    log.write_text(said("d"))
     assert texts(reader) == ["d"]
 
 
 def test_a_date_without_a_zone_is_of_the_zone_of_the_log(log: Path) -> None:
-    log.write_text("Jun  1 02:00:00 host1 kernel: a\n")
+    log.write_text("Jun  1 02:00:00 host1 kernel: NVRM: a\n")
     clock = FakeClock()
     reader = FileFollower(log, from_end=False, clock=clock, zone=ZoneInfo("Europe/Berlin"))
     (line,) = reader.read(1)
@@ -270,11 +322,13 @@ def test_a_date_without_a_zone_is_of_the_zone_of_the_log(log: Path) -> None:
 
 def test_a_file_of_journal_entries_is_read_as_such(log: Path) -> None:
     entry = {"MESSAGE": "a", "_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "__REALTIME_TIMESTAMP": "7"}
-    log.write_text(json.dumps(entry) + "\n{broken\n")
+    as_numbers = entry | {"MESSAGE": list(b"NVRM: \xff")}
+    log.write_text(f"{json.dumps(entry)}\n{{broken\n{json.dumps(as_numbers)}\n")
     reader = follower(log)
-    (line,) = reader.read(10)
+    line, other = reader.read(10)
     assert (line.text, line.facility, line.ts_us) == ("a", 0, 7)
-    assert reader.counts() == {"entry_unreadable": 1}
+    assert other.text == "NVRM: \ufffd"
+    assert (reader.left_out(), reader.counts()) == (0, {"entry_unreadable": 1})
 
 
 def test_a_file_that_was_empty_becomes_one_of_journal_entries(log: Path) -> None:
