@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-TESTS  ?= tests
+TESTS  ?= tests/unit tests/integration
 ARGS   ?=
 
 BIN := $(VENV)/bin
@@ -25,7 +25,7 @@ up: $(VENV)/.runtime ## start the services of this machine and keep them running
 ##@ Develop
 
 .PHONY: test
-test: $(VENV)/.test ## run the tests; TESTS=tests/unit narrows, ARGS="-k spool" is passed on
+test: $(VENV)/.test ## run the tests; TESTS=tests/faults runs others, ARGS="-k spool" is passed on
 	$(PY) -m pytest $(TESTS) -m "not bench" $(ARGS)
 
 .PHONY: faults
