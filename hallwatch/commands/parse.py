@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO
 from zoneinfo import ZoneInfo
 
 import click
 
-FORMATS = ("table", "csv", "json")
+if TYPE_CHECKING:
+    from ingest.kernel.parser import KernelParser
+
+_FORMATS = ("table", "csv", "json")
 
 _CHUNK_BYTES = 1_048_576
 _LONGEST_UPTIME_US = 10 * 366 * 86_400 * 1_000_000
@@ -42,7 +46,7 @@ def parse() -> None:
 @click.option(
     "--format",
     "output_format",
-    type=click.Choice(FORMATS),
+    type=click.Choice(_FORMATS),
     default="table",
     show_default=True,
     help="json: an object per line.",
@@ -56,7 +60,7 @@ def kernel_log(file: BinaryIO, output_format: str, driver: str | None, host: str
     \b
     dmesg | hallwatch parse kernel-log -
     hallwatch parse kernel-log /var/log/kern.log --format csv
-    journalctl -k -o short-iso-precise | hallwatch parse kernel-log - --format json
+    journalctl -k -o json | hallwatch parse kernel-log - --format json
 
     Reads what /dev/kmsg, dmesg in each of its formats, syslog, the journal and a Fabric Manager's log hold. Only what
     the kernel wrote counts, as far as the format says who wrote it: plain dmesg does not. A text that repeats is told
@@ -69,26 +73,30 @@ def kernel_log(file: BinaryIO, output_format: str, driver: str | None, host: str
     except (OSError, ValueError, KeyError) as error:
         raise click.BadParameter(f"there is no zone {zone!r}", param_hint="--zone") from error
     parser = KernelParser(driver=driver)
-    lines = _feed(parser, file, where)
+    lines, unreadable = _feed(parser, file, where)
     found = parser.events(0, final=True)
     rows = sorted((*found.gpu, *found.fabric), key=lambda row: int(row["ts"]))
     _print([_row(row, host) for row in rows], output_format)
-    click.echo(_summary(lines, len(rows), found.skipped, found.rejected), err=True)
+    click.echo(_summary(lines, len(rows), found.skipped, unreadable + found.rejected.total()), err=True)
 
 
-def _feed(parser: Any, file: BinaryIO, zone: ZoneInfo) -> int:
-    """Give the parser every line that may matter; return how many there were in all."""
+def _feed(parser: KernelParser, file: BinaryIO, zone: ZoneInfo) -> tuple[int, int]:
+    """Give the parser every line that can matter; return how many lines there were, and entries that are none."""
     from contract.clock import SystemClock
+    from ingest.kernel.follow.entry import is_entry, parse_entry
     from ingest.kernel.formats import parse_line
-    from ingest.kernel.prefilter import relevant_lines
+    from ingest.kernel.prefilter import all_lines, relevant_lines
 
-    now_us, count = SystemClock().now_us(), 0
+    now_us, count, unreadable, journal = SystemClock().now_us(), 0, 0, False
     for chunk in _chunks(file):
-        found = relevant_lines(chunk)
-        lines = (parse_line(raw, boot_us=0, now_us=now_us, zone=zone) for raw in found.lines)
-        parser.feed([line for line in lines if line is not None], 0, left_out=found.others)
+        journal = journal or (count == 0 and is_entry(chunk))
+        found = (all_lines if journal else relevant_lines)(chunk)
+        read = parse_entry if journal else partial(parse_line, boot_us=0, now_us=now_us, zone=zone)
+        lines = [line for raw in found.lines if (line := read(raw)) is not None]
+        parser.feed(lines, 0, left_out=found.others)
         count += len(found.lines) + found.others
-    return count
+        unreadable += len(found.lines) - len(lines) if journal else 0
+    return count, unreadable
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:
@@ -162,16 +170,16 @@ _WORDS = {
     "follower": "that only follow another",
     "duplicate": "told already",
     "link_came_up": "of a link that came up",
-    "no_fault": "of a driver, without a fault",
+    "no_fault": "of a device, without a fault",
 }
 
 
-def _summary(lines: int, rows: int, skipped: Counter[str], rejected: Counter[str]) -> str:
+def _summary(lines: int, rows: int, skipped: Counter[str], unreadable: int) -> str:
     from hallwatch.terminal import counted
 
     parts = [
         f"{counted(skipped[reason], 'line')} {words}" for reason, words in _WORDS.items() if skipped[reason]
     ]
-    if rejected:
-        parts.append(f"{counted(rejected.total(), 'line')} that cannot be read")
+    if unreadable:
+        parts.append(f"{counted(unreadable, 'line')} that cannot be read")
     return f"{counted(lines, 'line')}: {counted(rows, 'event')}" + "".join(f"; {part}" for part in parts)

@@ -25,7 +25,7 @@ _LINK_WORD, _CARRIER_WORD, _WATCHDOG_WORD = WORDS
 _SEARCHED = tuple(word.encode() for word in (*STARTS, *WORDS))
 
 
-class RelevantLines(NamedTuple):
+class FoundLines(NamedTuple):
     """What a search through a chunk found."""
 
     lines: list[bytes]
@@ -41,7 +41,7 @@ def is_relevant(text: str) -> bool:
     return text.startswith(STARTS) or _LINK_WORD in text or _CARRIER_WORD in text or _WATCHDOG_WORD in text
 
 
-def relevant_lines(chunk: bytes, most: int | None = None) -> RelevantLines:
+def relevant_lines(chunk: bytes, most: int | None = None) -> FoundLines:
     """Search a chunk for the lines whose message can matter, as far as there are at most so many.
 
     Every line with a relevant message is found, whatever its log put in front of it; others may be among them. The
@@ -62,4 +62,13 @@ def relevant_lines(chunk: bytes, most: int | None = None) -> RelevantLines:
         end = chunk.find(b"\n", start)
         lines.append(chunk[start:] if end < 0 else chunk[start:end])
     count = chunk.count(b"\n") + (not chunk.endswith(b"\n") and bool(chunk))
-    return RelevantLines(lines, count - len(lines), len(chunk))
+    return FoundLines(lines, count - len(lines), len(chunk))
+
+
+def all_lines(chunk: bytes, most: int | None = None) -> FoundLines:
+    """Take every line for one that can matter, of a log in which messages are not written as they are."""
+    lines = chunk.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    lines = lines[:most]
+    return FoundLines(lines, 0, min(sum(map(len, lines)) + len(lines), len(chunk)))

@@ -27,7 +27,7 @@ from ingest.kernel.follow.entry import is_entry, parse_entry
 from ingest.kernel.follow.follower import Cursor
 from ingest.kernel.formats import MAX_LINE, parse_line
 from ingest.kernel.line import KernelLine
-from ingest.kernel.prefilter import RelevantLines, relevant_lines
+from ingest.kernel.prefilter import all_lines, relevant_lines
 
 CHUNK_BYTES = 262_144
 """Read at once, and the longest line that is looked at: of a longer one the beginning is taken."""
@@ -193,18 +193,12 @@ class FileFollower:
             return False
         start = chunk.find(b"\n") + 1 if place.passing else 0
         place.passing = False
-        found = self._search(file, chunk[start:end], most)
+        found = (all_lines if file.is_journal else relevant_lines)(chunk[start:end], most)
         self._left_out += found.others
         for raw in found.lines:
             self._append(file, raw, lines)
         self._move(file, place, chunk[: start + found.size_bytes])
         return True
-
-    def _search(self, file: _File, whole: bytes, most: int) -> RelevantLines:
-        if not file.is_journal:
-            return relevant_lines(whole, most)
-        *entries, rest = whole.split(b"\n", most)
-        return RelevantLines(entries, 0, len(whole) - len(rest))
 
     def _append(self, file: _File, raw: bytes, lines: list[KernelLine]) -> None:
         if len(raw) > MAX_LINE:

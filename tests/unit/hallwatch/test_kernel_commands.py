@@ -62,6 +62,19 @@ def test_a_file_is_read_as_csv(call, tmp_path: Path):
     ]
 
 
+def test_entries_of_a_journal_are_read_as_such(call):
+    entry = {"MESSAGE": XID.partition("] ")[2], "_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0"}
+    entry["__REALTIME_TIMESTAMP"] = "1780272000000000"
+    forged = entry | {"_TRANSPORT": "syslog"}
+    given = f"{json.dumps(entry)}\n{json.dumps(forged)}\n{{broken\n"
+    _, output, messages = call("parse", "kernel-log", "-", "--format", "json", given=given)
+    (row,) = [json.loads(line) for line in output.splitlines()]
+    assert (row["event"], row["code"], row["ts"][:19]) == ("xid", 79, "2026-06-01T00:00:00")
+    assert messages == (
+        "3 lines: 1 event; 1 line written by user space, not believed; 1 line that cannot be read\n"
+    )
+
+
 @pytest.mark.parametrize("output_format", ["table", "json", "csv"])
 def test_a_log_without_an_event_is_no_error(call, output_format):
     code, output, messages = call("parse", "kernel-log", "-", "--format", output_format, given="usb 1-1: x\n")
