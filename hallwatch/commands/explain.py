@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ingest.kernel.codes import MAX_CODE
+
 if TYPE_CHECKING:
     from ingest.kernel.codes import Code
     from ingest.kernel.decode import Decoded
@@ -56,7 +58,7 @@ def explain() -> None:
 
 
 @explain.command()
-@click.argument("code", type=click.IntRange(1, 100_000))
+@click.argument("code", type=click.IntRange(1, MAX_CODE))
 @click.option("--detail", default="", help="What the line says after the code: it counts more than the code.")
 @click.option("--driver", help="Version or branch of the GPU driver, like 575: registers moved between them.")
 def xid(code: int, detail: str, driver: str | None) -> None:
@@ -71,7 +73,7 @@ def xid(code: int, detail: str, driver: str | None) -> None:
 
 
 @explain.command()
-@click.argument("code", type=click.IntRange(1, 100_000))
+@click.argument("code", type=click.IntRange(1, MAX_CODE))
 def sxid(code: int) -> None:
     """Explain an SXid of an NVSwitch. Where the line itself says Fatal or Non-fatal, that counts."""
     from ingest.kernel.codes import find_sxid

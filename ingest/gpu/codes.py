@@ -76,7 +76,7 @@ class CodeMemory:
                 for host, kind, name, codes, counts in entries
             }
         except (ValueError, TypeError):
-            self._shown = {}
+            return
 
 
 def _counted(shown: _Shown, counts: dict[int, int]) -> Iterable[dict[str, Any]]:

@@ -29,8 +29,11 @@ _DRIVER_FOLDER = Path("/proc/driver/nvidia")
 _DRIVER_VERSION = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b", re.ASCII)
 _UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\s*$", re.MULTILINE)
 
-_AHEAD_US = 5_000_000  # as much as a reader of the bus forgives a clock
+_AHEAD_US = 5_000_000
+"""A later time is that of a wrong clock; rules forgive one as much."""
+
 _OLDEST_US = 366 * 86_400_000_000
+"""An older time is that of a clock that was never set: no log is kept for so long."""
 
 
 class KernelLogConfig(HostConfig):

@@ -10,13 +10,14 @@ from typing import Any
 Row = dict[str, Any]
 Key = tuple[Hashable, ...]
 
-SHORTEST_US = 10_000_000
-LONGEST_US = 320_000_000
+_SHORTEST_US, _LONGEST_US = 10_000_000, 320_000_000
+"""From one count of a repeat to the next; each waits twice as long as the one before."""
+
 MAX_OPEN = 128
 """Different repeats of one event and severity that are told apart at one time; what comes beyond is counted together,
 so that no variety of harmless lines takes the place of a fatal one."""
 
-MAX_OCCURRENCES = 1_000_000  # what the column holds
+_MAX_OCCURRENCES = 1_000_000  # what the column holds: contract/streams/gpu.py
 
 _COMMON = ("event", "evidence", "severity", "class", "action", "driver_version")
 """Columns that are kept of what is counted together."""
@@ -31,7 +32,7 @@ class _Burst:
     told_at_us: int
     """By the reader's clock, as `heard_at_us`: that of the log may be far away."""
     heard_at_us: int
-    interval_us: int = SHORTEST_US
+    interval_us: int = _SHORTEST_US
     waiting: int = 0
     first_us: int = 0
     """When the first of those waiting was."""
@@ -61,12 +62,12 @@ class Bursts:
         silent_us = abs(at_us - burst.last_us)
         if burst.waiting and silent_us >= burst.interval_us:
             yield _tell(burst, now_us)
-        if silent_us >= LONGEST_US:
-            burst.interval_us = SHORTEST_US
+        if silent_us >= _LONGEST_US:
+            burst.interval_us = _SHORTEST_US
         burst.row, burst.last_us, burst.heard_at_us = row, at_us, now_us
         burst.first_us = burst.first_us if burst.waiting else at_us
         burst.waiting += 1
-        if abs(at_us - burst.told_us) >= burst.interval_us or burst.waiting >= MAX_OCCURRENCES:
+        if abs(at_us - burst.told_us) >= burst.interval_us or burst.waiting >= _MAX_OCCURRENCES:
             yield _tell(burst, now_us)
 
     def due(self, now_us: int, *, final: bool = False) -> Iterator[Row]:
@@ -74,7 +75,7 @@ class Bursts:
         for key, burst in list(self._open.items()):
             if burst.waiting and (final or abs(now_us - burst.told_at_us) >= burst.interval_us):
                 yield _tell(burst, now_us)
-            if not burst.waiting and abs(now_us - burst.heard_at_us) >= LONGEST_US:
+            if not burst.waiting and abs(now_us - burst.heard_at_us) >= _LONGEST_US:
                 self._forget(key)
 
     def end(self, concerns: Callable[[Row], bool], now_us: int) -> Iterator[Row]:
@@ -103,9 +104,9 @@ def _kind(row: Row) -> Key:
 
 
 def _tell(burst: _Burst, now_us: int) -> Row:
-    row = burst.row | {"ts": burst.last_us, "occurrences": min(burst.waiting, MAX_OCCURRENCES)}
+    row = burst.row | {"ts": burst.last_us, "occurrences": min(burst.waiting, _MAX_OCCURRENCES)}
     if burst.waiting > 1:
         row["first_ts"] = burst.first_us
     burst.told_us, burst.told_at_us, burst.waiting = burst.last_us, now_us, 0
-    burst.interval_us = min(burst.interval_us * 2, LONGEST_US)
+    burst.interval_us = min(burst.interval_us * 2, _LONGEST_US)
     return row

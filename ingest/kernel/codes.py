@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from ingest.kernel.tables import read_table
+
+MAX_CODE = 100_000
+"""A larger number is no code: what the column of gpu_events holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
     """A row of the table of Xids or SXids; of a code that is in none, class and severity are `unknown`."""
 
-    kind: str
-    """`xid` or `sxid`."""
+    kind: Literal["xid", "sxid"]
     code: int
     name: str | None
     fault_class: str
@@ -58,8 +60,7 @@ def find_sxid(code: int) -> Code:
     return _sxids().get(code) or _unknown("sxid", code)
 
 
-@cache
-def _unknown(kind: str, code: int) -> Code:
+def _unknown(kind: Literal["xid", "sxid"], code: int) -> Code:
     return Code(kind=kind, code=code, name=None, fault_class="unknown", severity="unknown", action="unknown")
 
 

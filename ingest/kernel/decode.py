@@ -14,7 +14,7 @@ from typing import Any
 
 from ingest.kernel.tables import read_table
 
-FIRST_NEW_LAYOUT = 575
+_FIRST_NEW_LAYOUT = 575
 """Driver branch that moved the subcode to other bits."""
 
 
@@ -78,8 +78,8 @@ def _by_table(code: int, columns: dict[str, Any], words: list[int], driver: str 
     columns["subcode"] = (interrupt >> 5) & 0x1F if old else interrupt & 0x7F
     notes = []
     branch = driver_branch(driver)
-    if branch is not None and (branch < FIRST_NEW_LAYOUT) != old:
-        layout = f"before R{FIRST_NEW_LAYOUT}" if old else f"from R{FIRST_NEW_LAYOUT} on"
+    if branch is not None and (branch < _FIRST_NEW_LAYOUT) != old:
+        layout = f"before R{_FIRST_NEW_LAYOUT}" if old else f"from R{_FIRST_NEW_LAYOUT} on"
         notes.append(f"the registers have the layout of drivers {layout}, but the driver is {driver}")
     row = _matching_row(code, columns["subcode"], interrupt, status, old=old)
     if row is None:
@@ -96,7 +96,7 @@ def _by_table(code: int, columns: dict[str, Any], words: list[int], driver: str 
     columns |= reason.columns
     return Decoded(
         columns=columns,
-        follow_up=reason.follow_up or row["follow_up"] if agreed else "",
+        follow_up=(reason.follow_up or row["follow_up"]) if agreed else "",
         basis="the kernel's own word and the catalog's row for these registers",
         notes=tuple(notes),
     )

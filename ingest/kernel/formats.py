@@ -88,7 +88,7 @@ def _numbered(line: str, boot_us: int | None, zone: tzinfo) -> KernelLine:
     iso = _ISO.match(line)
     if (
         iso is not None and iso[2] != ","
-    ):  # dmesg writes a comma; whoever writes a point names host and tag, too
+    ):  # a comma is dmesg's; whoever writes a point names host and tag, too
         return _tagged(line[iso.end() :], _iso_us(iso, zone), None, None)
     return _timed(line, None, None, boot_us, zone)
 

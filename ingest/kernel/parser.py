@@ -17,14 +17,13 @@ from functools import lru_cache
 from typing import Any
 
 from ingest.kernel.bursts import Bursts, Row
-from ingest.kernel.codes import find_sxid, find_xid
+from ingest.kernel.codes import MAX_CODE, find_sxid, find_xid
 from ingest.kernel.decode import decode_xid, is_recovered
 from ingest.kernel.line import KERNEL, KernelLine
 from ingest.kernel.nic import read_carrier, read_nic
 from ingest.kernel.prefilter import is_relevant
 
-MAX_DETAIL = 2_000
-MAX_CODE = 100_000
+_MAX_DETAIL = 2_000  # characters
 _MOST_REMEMBERED = 256
 
 _FOLLOWS_US = 5_000_000
@@ -33,6 +32,7 @@ _FOLLOWS_US = 5_000_000
 _SAME_LOSS_US = 600_000_000
 """A GPU that is lost is told once, by Xid 79 or by the other line, not by both."""
 
+_NVRM = "NVRM: "
 _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([^)]{1,40})\): {1,4}(\d{1,9})(?![\w.])[, ]{0,4}")
 _XID_ANY = "NVRM: Xid"
@@ -156,7 +156,7 @@ class KernelParser:
     # What a line is.
 
     def _read(self, text: str, at_us: int, facility: int | None) -> None:
-        if text.startswith("NVRM: "):
+        if text.startswith(_NVRM):
             self._driver_line(text, at_us)
         elif text.startswith("nvidia-nvswitch"):
             self._sxid(text, at_us)
@@ -225,17 +225,17 @@ class KernelParser:
             self._found.rejected["sxid"] += 1
             return
         row = self._switch_row(code, pci_address(found[2]), at_us) | {"nvswitch": switch}
-        row["detail"] = detail[:MAX_DETAIL]
+        row["detail"] = detail[:_MAX_DETAIL]
         key = f"{switch} {code}"
         if detail.startswith(("Data {", "Severity ")):
-            if abs(at_us - self._leaders_us.get(key, at_us - 2 * _FOLLOWS_US)) <= _FOLLOWS_US:
+            if _is_within(_FOLLOWS_US, at_us, self._leaders_us.get(key)):
                 self._found.skipped["follower"] += 1
                 return
             if detail.startswith("Severity "):
                 row |= {"class": "follower", "severity": "info"}
         else:
             _remember(self._leaders_us, key, at_us)
-        self._gather(row | _said(_SXID_WORDS.match(detail)))
+        self._gather(row | _severity_and_link(_SXID_WORDS.match(detail)))
 
     def _fabric_manager(self, text: str, at_us: int, facility: int | None) -> None:
         """Read a line of the Fabric Manager's own log. In the kernel's log nobody but a forger writes it."""
@@ -244,17 +244,17 @@ class KernelParser:
             self._found.skipped["user_space" if facility is not None else "no_fault"] += 1
             return
         row = self._switch_row(int(found[2]), pci_address(found[3]), at_us)
-        row |= {"evidence": "daemon_log", "detail": text[:MAX_DETAIL]}
+        row |= {"evidence": "daemon_log", "detail": text[:_MAX_DETAIL]}
         row["severity"] = "nonfatal" if found[1].startswith("non") else "fatal"
         self._gather(row | {"link": int(found[4]) if found[4] else None})
 
     def _lost(self, pci: str | None, text: str, at_us: int) -> None:
-        if abs(at_us - self._lost_us.get(pci or "", at_us - 2 * _SAME_LOSS_US)) <= _SAME_LOSS_US:
+        if _is_within(_SAME_LOSS_US, at_us, self._lost_us.get(pci or "")):
             self._found.skipped["duplicate"] += 1
             return
         _remember(self._lost_us, pci or "", at_us)
-        known = find_xid(79).columns()
-        self._gather(self._gpu_row("lost", pci, at_us) | known | {"detail": text[6 : 6 + MAX_DETAIL]})
+        detail = text.removeprefix(_NVRM)[:_MAX_DETAIL]
+        self._gather(self._gpu_row("lost", pci, at_us) | find_xid(79).columns() | {"detail": detail})
 
     def _told_lost(self, pci: str | None, at_us: int) -> None:
         """Remember that an Xid 79 tells the loss, and take back the same loss told a moment ago."""
@@ -270,7 +270,7 @@ class KernelParser:
         self.driver = version
         self._named.clear()
         for pci in (*sorted({*self._gpus, *self._touched} - {""}), None):
-            self._reset(pci, f"driver {version} loaded", text[6:], at_us)
+            self._reset(pci, f"driver {version} loaded", text.removeprefix(_NVRM), at_us)
 
     def _reset(self, pci: str | None, why: str, detail: str, at_us: int) -> None:
         """Tell a reset, after what was gathered of that GPU: it ends what came before it.
@@ -285,7 +285,7 @@ class KernelParser:
         self._lost_us.pop(pci or "", None)
         self._touched.pop(pci or "", None)
         row = self._gpu_row("reset", pci, at_us) | {"severity": "info", "class": "information"}
-        self._gather(row | {"name": why, "detail": detail[:MAX_DETAIL]})
+        self._gather(row | {"name": why, "detail": detail[:_MAX_DETAIL]})
 
     def _amd(self, text: str, at_us: int) -> None:
         found = _AMD.match(text)
@@ -313,7 +313,9 @@ class KernelParser:
 
     def _device_error(self, pci: str | None, name: str, detail: str, at_us: int, **more: Any) -> None:
         row = self._gpu_row("device_error", pci, at_us) | {"driver_version": None, "class": "hardware"}
-        self._gather(row | {"name": name, "action": "contact_support", "detail": detail[:MAX_DETAIL], **more})
+        self._gather(
+            row | {"name": name, "action": "contact_support", "detail": detail[:_MAX_DETAIL], **more}
+        )
 
     def _nic(self, text: str, at_us: int, evidence: str, columns: dict[str, Any] | None) -> None:
         if columns is None:
@@ -325,7 +327,7 @@ class KernelParser:
         elif columns["event"] == "link_up" and nic not in self._been_down:
             self._found.skipped["link_came_up"] += 1
             return
-        self._gather({"ts": at_us, "evidence": evidence, "detail": text[:MAX_DETAIL]} | columns)
+        self._gather({"ts": at_us, "evidence": evidence, "detail": text[:_MAX_DETAIL]} | columns)
 
     # Rows.
 
@@ -383,12 +385,12 @@ def _xid_columns(text: str, driver: str | None) -> Mapping[str, Any] | None:
     user = _USER.match(detail)
     if user is not None:
         detail = detail[user.end() :]
-        columns |= {"pid": int(user[1]) if user[1] else None, "process": _known(user[2])}
+        columns |= {"pid": int(user[1]) if user[1] else None, "process": _process_name(user[2])}
     columns |= decode_xid(code, detail, driver).columns
-    cause = _CAUSE.search(detail[:MAX_DETAIL])
+    cause = _CAUSE.search(detail[:_MAX_DETAIL])
     if cause is not None and int(cause[1]) <= MAX_CODE:
         columns |= {"caused_by_code": int(cause[1]), "class": "follower"}
-    return columns | {"detail": detail[:MAX_DETAIL]}
+    return columns | {"detail": detail[:_MAX_DETAIL]}
 
 
 def pci_address(text: str) -> str | None:
@@ -400,15 +402,19 @@ def pci_address(text: str) -> str | None:
     return f"{int(domain, 16):04x}:{rest if '.' in rest else f'{rest}.0'}"
 
 
-def _known(name: str | None) -> str | None:
+def _process_name(name: str | None) -> str | None:
     return None if name is None or name.strip("'") == "<unknown>" else name
 
 
-def _said(words: re.Match[str] | None) -> dict[str, Any]:
+def _severity_and_link(words: re.Match[str] | None) -> dict[str, Any]:
     if words is None:
         return {}
     severity = "nonfatal" if words[1].lower().startswith("non") else "fatal"
     return {"severity": severity} | ({"link": int(words[2])} if words[2] else {})
+
+
+def _is_within(window_us: int, at_us: int, then_us: int | None) -> bool:
+    return then_us is not None and abs(at_us - then_us) <= window_us
 
 
 def _remember(memory: dict[str, Any], key: str, value: Any) -> None:

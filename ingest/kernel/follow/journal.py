@@ -26,9 +26,13 @@ from ingest.kernel.line import KernelLine
 _FIELDS = "MESSAGE,PRIORITY,SYSLOG_FACILITY,SYSLOG_IDENTIFIER,_TRANSPORT"
 _KERNEL = "_TRANSPORT=kernel"
 _CHUNK_BYTES = 65_536
+_COMPLAINT_BYTES = 1_000
+
 _LAST_ENTRY_SECONDS = 3.0
-_FIRST_ENTRY_SECONDS = 1.0  # what a child that starts is given, so that one reading alone reads something
-_LONGEST_COMPLAINT = 1_000
+"""How long a journal may take to find its newest entry; less than a reading has."""
+
+_FIRST_ENTRY_SECONDS = 1.0
+"""How long a child that starts is waited for, so that one reading alone reads something."""
 
 _log = Log("ingest.kernel")
 
@@ -145,7 +149,7 @@ class JournalFollower:
 
     def _fill(self, child: subprocess.Popen[bytes]) -> bool:
         """Take what the child has written; return whether it was anything."""
-        self._complaint = (self._complaint + _available(child.stderr))[-_LONGEST_COMPLAINT:]
+        self._complaint = (self._complaint + _available(child.stderr))[-_COMPLAINT_BYTES:]
         chunk = _available(child.stdout)
         self._buffer += chunk
         return bool(chunk)

@@ -22,11 +22,10 @@ from ingest.kernel.formats import parse_line
 from ingest.kernel.line import KernelLine
 
 KMSG = Path("/dev/kmsg")
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-_RECORD_BYTES = (
-    16_384  # kernel/printk/printk.c formats a record into 8 KiB at most; a shorter buffer is EINVAL
-)
+_RECORD_BYTES = 16_384
+"""Linux kernel/printk/printk.c formats a record into 8 KiB at most; into a shorter buffer it gives EINVAL."""
 
 _log = Log("ingest.kernel")
 
@@ -70,7 +69,7 @@ class KmsgFollower:
         from_end: bool,
         clock: Clock,
         open_device: Callable[[Path], Device] = KmsgDevice,
-        boot_id: Path = BOOT_ID,
+        boot_id: Path = _BOOT_ID,
     ) -> None:
         self._path = path
         self._passing = from_end

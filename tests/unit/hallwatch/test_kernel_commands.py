@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from contract.streams.gpu import EVENT_ACTIONS, EVENT_CLASSES
 from hallwatch.cli import main
+from hallwatch.commands import explain
+from ingest.kernel.tables import read_table
 
 XID = "[  12.5] NVRM: Xid (PCI:0000:b3:00): 79, pid=7, name=python3, GPU has fallen off the bus."
 DATED = "Jan  5 10:00:00 h1 kernel: NVRM: Xid (PCI:0000:b3:00): 13, Graphics Exception: ESR 0x1"
@@ -168,6 +171,12 @@ def test_a_code_that_is_none_is_an_error(call, number):
     code, _, messages = call("explain", "xid", number)
     assert code == 2
     assert number in messages
+
+
+def test_every_word_of_the_tables_has_a_meaning_for_people():
+    assert set(explain._CLASSES) == set(EVENT_CLASSES)
+    assert set(explain._ACTIONS) == set(EVENT_ACTIONS)
+    assert set(explain._SCOPES) == {row["scope"] for row in read_table("sxid.tsv")}
 
 
 def test_codes_all_over_the_table_can_be_explained(call):

@@ -488,7 +488,7 @@ def test_a_restart_between_two_lines_changes_nothing(before, after):
 
 @settings(max_examples=200, deadline=None)
 @given(LINES)
-def test_every_line_is_told_or_counted_and_every_row_fits_its_stream(lines):
+def test_every_row_fits_its_stream_and_the_oldest_comes_first(lines):
     found = read(*lines)
     for stream, rows in ((GPU_EVENTS, found.gpu), (FABRIC_EVENTS, found.fabric)):
         if rows:
