@@ -17,14 +17,12 @@ from typing import Any
 from alerts.chain import load_public_key, verify_chain
 from alerts.engine import Engine, EngineOptions, signed_heads, verify_journal
 from alerts.journal import FILE, Journal
-from analytics.lake import LakeTable
 from analytics.query import LakeConnection, connect
-from contract.bus import TopicPartition
 from contract.errors import HallwatchError
 from contract.streams.alerts import ALERTS, NOTIFICATIONS
 from contract.streams.gpu import GPU_EVENTS, GPU_SAMPLES
 from contract.streams.self import COLLECTOR_STATUS
-from tests.faults.nemesis.children import HALL, JUDGED, RULES, STREAMS
+from tests.faults.nemesis.children import HALL, JUDGED, RULES
 from tests.faults.nemesis.rig import Rig
 from tests.faults.nemesis.stamp import GPUS, expected_transitions, gpu_name, has_event
 
@@ -88,20 +86,9 @@ def drain(rig: Rig) -> None:
         ends = {partition: end for partition, end in rig.bus_ends().items() if partition.topic in judged}
         return read.items() >= ends.items() and rig.unsettled() == 0
 
-    def sink_is_done() -> bool:
-        ends = rig.bus_ends()
-        return all(
-            LakeTable(rig.disk("lake") / stream.name, stream).offset(
-                rig.bus.describe(stream.topic).log, number
-            )
-            == ends[TopicPartition(stream.topic, number)]
-            for stream in STREAMS
-            for number in range(stream.partitions)
-        )
-
     rig.wait("the engine has judged, published and told everything", engine_is_done)
     rig.stop("engine")
-    rig.wait("the sink has stored everything", sink_is_done)
+    rig.wait("the sink has stored everything", lambda: rig.has_stored(rig.bus_ends()))
     rig.stop("sink")
 
 

@@ -20,6 +20,7 @@ from typing import Self
 
 from alerts.journal import FILE as JOURNAL
 from alerts.testing import Receiver
+from analytics.lake import LakeTable
 from contract.bus import Bus, Record, TopicPartition
 from contract.bus.local import LocalBus
 from contract.clock import SystemClock
@@ -260,6 +261,16 @@ class Rig:
         """Return the newest version of the table of samples."""
         log = self.disk("lake") / GPU_SAMPLES.name / "_delta_log"
         return max((int(path.stem) for path in log.glob("*.json")), default=-1)
+
+    def has_stored(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Tell whether the lake holds everything before some ends of the bus."""
+        for stream in STREAMS:
+            table = LakeTable(self.disk("lake") / stream.name, stream)
+            log = self.bus.describe(stream.topic).log
+            for number in range(stream.partitions):
+                if (table.offset(log, number) or 0) < ends[TopicPartition(stream.topic, number)]:
+                    return False
+        return True
 
     def batches(self) -> int:
         """Return the number of the engine's last batch."""
