@@ -83,16 +83,17 @@ def test_silence_is_found_in_its_time_and_only_then_though_the_clock_is_set(tmp_
 
 @pytest.mark.parametrize("hours", [-3, 3], ids=["behind", "ahead"])
 def test_a_bus_that_stamps_with_a_wrong_clock_hides_no_silence_and_makes_none(tmp_path, hours) -> None:
-    bus = MemoryBus(FakeClock())
+    bus_clock = FakeClock()
+    bus = MemoryBus(bus_clock)
     gone = absence_text(rule="host-silent", expect="host", after="30s", on="gpu_samples")
     hall = Hall(tmp_path, gone, bus=bus)
     hall.send("inventory", hall="demo", asset="h1", kind="host", state="active", version="v")
     hall.start()
-    bus.clock.set(hours * HOUR)
+    bus_clock.set(hours * HOUR)
 
     def pass_by(seconds, *, rows):
         for second in range(seconds):
-            bus.clock.advance(1)
+            bus_clock.advance(1)
             if rows:
                 hall.samples(1, 9.0)
             else:

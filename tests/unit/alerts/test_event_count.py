@@ -1,5 +1,7 @@
 """The event_count kind: how many events of one entity within a window."""
 
+from typing import Any
+
 import pytest
 
 from alerts.evaluator import Evaluator
@@ -114,7 +116,7 @@ def test_nothing_expires_while_the_partition_is_behind() -> None:
 
 def test_a_clock_that_is_set_back_hides_no_event_and_makes_no_repeat_a_new_one() -> None:
     feed = Feed()
-    back = {"ahead": -3 * 3600}
+    back: dict[str, Any] = {"ahead": -3 * 3600}
     rows = [
         feed.event(10, 79),
         feed.event(20, 79, **back),

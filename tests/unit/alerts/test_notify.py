@@ -252,6 +252,9 @@ class Deaf:
     def notify(self, notifications):
         raise NotifyError("unreachable", f"{len(notifications)} not taken")
 
+    def refresh(self, firing, now_us, *, alive, hall):
+        """Nothing is renewed."""
+
     def close(self):
         """Nothing is open."""
 
