@@ -20,14 +20,12 @@ from alerts.engine import Engine, EngineOptions
 from alerts.ruleset import check_rules
 from contract.bus import Message, Record
 from contract.bus.local import LocalBus
-from contract.codec import Event, encode_events
 from contract.metrics import Metrics
 from contract.reader import read_batch
 from contract.streams import STREAMS
 from contract.streams.gpu import GPU_SAMPLES
 
 HOSTS, TICKS, CONDITIONS = 2_500, 8, 50
-EVENTS_PER_ARROW_BODY = 32
 
 _CONDITIONS = (
     "temperature_celsius > {n}",
@@ -62,7 +60,7 @@ def measure(hosts: int = HOSTS, ticks: int = TICKS) -> list[BenchRow]:
     by_tick = [messages[at : at + hosts] for at in range(0, len(messages), hosts)]
     return [
         *_rows("JSON", by_tick),
-        *_rows("Arrow", [list(_as_arrow(tick)) for tick in by_tick]),
+        *_rows("Arrow", [list(halldata.gather(tick)) for tick in by_tick]),
     ]
 
 
@@ -124,19 +122,3 @@ def _catch_up(engine: Engine, metrics: Metrics, messages: int) -> None:
 def _rule(number: int) -> str:
     condition = _CONDITIONS[number % len(_CONDITIONS)].format(n=80 + number // len(_CONDITIONS))
     return _RULE.format(number=number, condition=condition)
-
-
-def _as_arrow(tick: Sequence[Message]) -> Iterator[Message]:
-    """Gather a tick as a gateway would: whole events of one partition, 256 rows to a body."""
-    batch = read_batch(GPU_SAMPLES, tick, {})
-    events: dict[int, list[Event]] = {}
-    row = 0
-    for origin in batch.events:
-        table = batch.table.slice(row, origin.rows)
-        row += origin.rows
-        event = Event(source=origin.source, epoch=origin.epoch, sequence=origin.sequence, table=table)
-        events.setdefault(origin.message.partition, []).append(event)
-    for partition, part in sorted(events.items()):
-        for at in range(0, len(part), EVENTS_PER_ARROW_BODY):
-            record = encode_events(GPU_SAMPLES, part[at : at + EVENTS_PER_ARROW_BODY], part[at].source)
-            yield Message(GPU_SAMPLES.topic, partition, 0, 0, record.key, record.headers, record.body)

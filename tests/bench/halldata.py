@@ -10,14 +10,15 @@ traffic, 10 % on PCIe traffic.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from contract.bus.protocols import Message
-from contract.codec import encode_columns, headers_of
+from contract.codec import Event, encode_columns, encode_events, headers_of
+from contract.reader import read_batch
 from contract.streams.gpu import GPU_SAMPLES
 
 GPUS_PER_HOST = 8
@@ -115,6 +116,22 @@ def messages(hall: Hall, *, seed: int = 1) -> Iterator[Message]:
                 headers_of(GPU_SAMPLES, host.source, host.epoch, second),
                 encode_columns(GPU_SAMPLES, columns),
             )
+
+
+def gather(tick: Sequence[Message], events_per_body: int = 32) -> Iterator[Message]:
+    """Gather messages as a gateway does: whole events of one partition, 8 rows each, in one Arrow body."""
+    batch = read_batch(GPU_SAMPLES, tick, {})
+    events: dict[int, list[Event]] = {}
+    row = 0
+    for origin in batch.events:
+        table = batch.table.slice(row, origin.rows)
+        row += origin.rows
+        event = Event(source=origin.source, epoch=origin.epoch, sequence=origin.sequence, table=table)
+        events.setdefault(origin.message.partition, []).append(event)
+    for partition, part in sorted(events.items()):
+        for at in range(0, len(part), events_per_body):
+            record = encode_events(GPU_SAMPLES, part[at : at + events_per_body], part[at].source)
+            yield Message(GPU_SAMPLES.topic, partition, 0, 0, record.key, record.headers, record.body)
 
 
 def _reported(values: Array, decimals: int) -> Array:
