@@ -28,7 +28,7 @@ from contract.streams.alerts import ALERTS
 from hallwatch.processes import Parts
 
 MARKER = ".hallwatch-demo"
-"""A folder with this file was made by the demo and may be emptied by it."""
+"""A folder with this file was made by a demo or a replay, and may be emptied by either."""
 
 PARTS = ("sink", "engine", "collect")
 """Readers of the bus before its writers, so that nothing waits."""
@@ -168,14 +168,17 @@ def _judges(config: Config) -> bool:
 
 @contextmanager
 def fresh_folder(folder: Path, option: str = "--folder") -> Iterator[None]:
-    """Make the folder, or empty it if an earlier demo made it, and keep it until the block is left.
+    """Make the folder, or empty it if an earlier demo or replay made it, and keep it until the block is left.
 
-    Raises ConfigError for one that holds something else, and for one in which another demo runs; `option` is how
-    a person names another.
+    Raises ConfigError for one that holds something else, and for one in which another of them runs; `option` is how
+    a person names another folder.
     """
     marker = folder / MARKER
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
-        raise ConfigError("in_use", f"{folder} holds something that no demo made; name another with {option}")
+        raise ConfigError(
+            "in_use",
+            f"{folder} holds something that neither demo nor replay made; name another with {option}",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with marker.open("a") as held:
         try:

@@ -1,8 +1,8 @@
 """Recordings through the whole system: the real collectors, bus, lake and engine, by a clock of the replay's own.
 
 The replay has its own bus and lake, so that nothing recorded mixes with a running hall. Every second of its clock
-the devices are scraped and the logs followed, the engine takes its step, and the sink takes its own when it is due: an hour plays as
-fast as the machine can, or at any pace.
+the devices are scraped and the logs followed, the engine takes its step, and the sink takes its own when it is due:
+an hour plays as fast as the machine can, or at any pace.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ingest.spool import DirectOutlet
 HOLD_SECONDS = 90.0
 """The last page stays this long, or the log quiet: what a rule must see to decide, with room."""
 
-TICK_SECONDS = 1.0
+_TICK_SECONDS = 1.0
 
 
 class ReplayClock:
@@ -58,7 +58,7 @@ class ReplayClock:
         return event.is_set()
 
 
-class WaitedClock:
+class _WaitedClock:
     """The replay's time for a bus: who waits for a message has waited at once, for none comes before the next tick."""
 
     def __init__(self, clock: ReplayClock) -> None:
@@ -135,7 +135,7 @@ def _next_tick(elapsed: float, due: float, hall: RecordedHall) -> float:
     That is where nothing but logs is played and no line comes before it.
     """
     status = (elapsed // STATUS_SECONDS + 1) * STATUS_SECONDS
-    return elapsed + TICK_SECONDS if hall.recordings or due < status else status
+    return elapsed + _TICK_SECONDS if hall.recordings or due < status else status
 
 
 class _Pace:
@@ -154,7 +154,7 @@ class _System:
     """The parts of hallwatch in this process, moved tick by tick."""
 
     def __init__(self, config: Config, clock: ReplayClock) -> None:
-        self._bus = LocalBus(config.bus.path, fsync=False, clock=WaitedClock(clock))
+        self._bus = LocalBus(config.bus.path, fsync=False, clock=_WaitedClock(clock))
         self._bus.ensure_topics(STREAMS.values())
         self._runner: Runner = build_runner(config, DirectOutlet(self._bus), clock=clock)
         self._sink = Sink(
@@ -165,7 +165,7 @@ class _System:
         self._clock = clock
 
     def tick(self) -> None:
-        if self._clock.monotonic() % STATUS_SECONDS < TICK_SECONDS:
+        if self._clock.monotonic() % STATUS_SECONDS < _TICK_SECONDS:
             for source in self._runner.sources:
                 source.publish_status()
         for source in self._runner.sources:

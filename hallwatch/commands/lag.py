@@ -23,7 +23,7 @@ from hallwatch.terminal import counted, open_console, say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class _Place:
     """How far a group is in one partition; `committed` is None where it never said."""
 
     topic: str
@@ -52,7 +52,7 @@ def lag(config_path: Path, group: str, output_format: str) -> None:
     """
     section = load_config(config_path).bus
     with closing(open_bus(section)) as bus:
-        places = list(find_places(bus, group))
+        places = list(_find_places(bus, group))
         differences = list(_differences(bus, {place.topic for place in places}))
     if output_format == "json":
         for place in places:
@@ -64,7 +64,7 @@ def lag(config_path: Path, group: str, output_format: str) -> None:
         say(console, line, "yellow")
 
 
-def find_places(bus: Bus, group: str) -> Iterator[Place]:
+def _find_places(bus: Bus, group: str) -> Iterator[_Place]:
     """Yield how far a group is in each partition of the streams that are on the bus; raise TransportError."""
     behind = bus.lag(group)
     partitions = [
@@ -74,7 +74,7 @@ def find_places(bus: Bus, group: str) -> Iterator[Place]:
         begins, ends = consumer.begin_offsets(partitions), consumer.end_offsets(partitions)
     for at in partitions:
         end, said = ends[at], behind.get(at)
-        yield Place(
+        yield _Place(
             topic=at.topic,
             partition=at.partition,
             end=end,
@@ -101,7 +101,7 @@ def _differences(bus: Bus, topics: set[str]) -> Iterator[str]:
         yield f"{topic}: {setting} is {found}, a new topic would have {wanted}"
 
 
-def _print(console: Console, places: list[Place], section: BusSection) -> None:
+def _print(console: Console, places: list[_Place], section: BusSection) -> None:
     used = [place for place in places if place.end]
     table = Table("topic", "partition", "end", "committed", "lag", box=SIMPLE_HEAD)
     for column in table.columns[1:]:
