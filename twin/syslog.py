@@ -18,6 +18,7 @@ KERNEL = "kernel"
 _NOISE_PER_SECOND = 0.05
 _LINE_US = 60  # lines of one moment follow each other
 _UPTIME_DAYS = (2.0, 40.0)
+_DRIVERS_LOAD_US = 9_000_000  # after the kernel has started
 
 
 class Message(NamedTuple):
@@ -84,7 +85,7 @@ class Syslogs:
         days = self._rng.uniform(*_UPTIME_DAYS, len(plan.hosts))
         self._boot_us = [start_us - round(float(count) * 86_400e6) for count in days]
         self._lines = [
-            self._format(number, boot_messages(host), self._boot_us[number] + 9_000_000)
+            self._format(number, boot_messages(host), self._boot_us[number] + _DRIVERS_LOAD_US)
             for number, host in enumerate(plan.hosts)
         ]
 
