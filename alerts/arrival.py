@@ -18,7 +18,7 @@ from contract.clock import Clock
 from contract.log import Log
 from contract.streams import BY_TOPIC
 
-STEP_US = 5_000_000
+_STEP_US = 5_000_000
 """A wall clock that gains or loses more than this at once was set; less is drift, and followed."""
 
 _log = Log("engine")
@@ -41,8 +41,8 @@ class Timekeeper:
         now_us, read_at = self._clock.now_us(), self._clock.monotonic()
         passed_us = 0 if self._read_at is None else round((read_at - self._read_at) * 1e6)
         expected_us, found_us = self._own_us + passed_us, now_us + self._offset_us
-        back = expected_us - found_us > STEP_US
-        if back or (self._read_at is not None and found_us - expected_us > STEP_US):
+        back = expected_us - found_us > _STEP_US
+        if back or (self._read_at is not None and found_us - expected_us > _STEP_US):
             self._offset_us += expected_us - found_us
             self.steps += 1
             _log.error("clock_was_set", by_seconds=round((found_us - expected_us) / 1e6))
@@ -103,9 +103,11 @@ class Arrivals:
         return self._behind_us.get((stream, partition), self._ended_us)
 
     def dump(self) -> dict[str, Any]:
+        """Return what must survive a restart, as JSON can hold it."""
         behind = [[*partition, us] for partition, us in self._behind_us.items()]
         return {"ended_us": self._ended_us, "behind": behind}
 
     def load(self, saved: Mapping[str, Any]) -> None:
+        """Take up what was dumped; raise KeyError, TypeError or ValueError where it is something else."""
         self._ended_us = saved["ended_us"]
         self._behind_us = {(stream, partition): us for stream, partition, us in saved["behind"]}
