@@ -1,4 +1,7 @@
-"""The network between hosts: what its cards report."""
+"""The network between hosts: what the drivers of its cards report.
+
+Linux drivers/net/ethernet/mellanox/mlx5/core, drivers/infiniband/hw/efa, net/sched/sch_generic.c (watchdog).
+"""
 
 from contract.stream import Stream, gauge, state, text, time
 from contract.streams.envelope import HOST

@@ -1,6 +1,7 @@
-"""GPUs as their own management library reports them.
+"""GPUs as their management library reports them, and what their driver tells of them.
 
-Names of DCGM fields: NVIDIA DCGM API reference, field identifiers.
+What a sample means: NVIDIA DCGM API reference, field identifiers. Xid: NVIDIA Xid catalog; SXid: NVIDIA Fabric Manager
+user guide, appendix D.
 """
 
 from datetime import timedelta
@@ -19,7 +20,7 @@ CLOCK_EVENT_BITS = {
     0x80: "hardware_power_brake",
     0x100: "display_clocks",
 }
-"""NVML clock event reasons."""
+"""NVML API reference, clock event reasons."""
 
 _GPU = (
     text(
