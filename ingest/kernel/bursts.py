@@ -17,7 +17,8 @@ MAX_OPEN = 128
 """Different repeats of one event and severity that are told apart at one time; what comes beyond is counted together,
 so that no variety of harmless lines takes the place of a fatal one."""
 
-_MAX_OCCURRENCES = 1_000_000  # what the column holds: contract/streams/gpu.py
+MAX_OCCURRENCES = 1_000_000
+"""A count is told before it is higher: what the columns hold."""
 
 _COMMON = ("event", "evidence", "severity", "class", "action", "driver_version")
 """Columns that are kept of what is counted together."""
@@ -67,7 +68,7 @@ class Bursts:
         burst.row, burst.last_us, burst.heard_at_us = row, at_us, now_us
         burst.first_us = burst.first_us if burst.waiting else at_us
         burst.waiting += 1
-        if abs(at_us - burst.told_us) >= burst.interval_us or burst.waiting >= _MAX_OCCURRENCES:
+        if abs(at_us - burst.told_us) >= burst.interval_us or burst.waiting >= MAX_OCCURRENCES:
             yield _tell(burst, now_us)
 
     def due(self, now_us: int, *, final: bool = False) -> Iterator[Row]:
@@ -104,7 +105,7 @@ def _kind(row: Row) -> Key:
 
 
 def _tell(burst: _Burst, now_us: int) -> Row:
-    row = burst.row | {"ts": burst.last_us, "occurrences": min(burst.waiting, _MAX_OCCURRENCES)}
+    row = burst.row | {"ts": burst.last_us, "occurrences": min(burst.waiting, MAX_OCCURRENCES)}
     if burst.waiting > 1:
         row["first_ts"] = burst.first_us
     burst.told_us, burst.told_at_us, burst.waiting = burst.last_us, now_us, 0

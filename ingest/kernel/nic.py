@@ -38,8 +38,8 @@ WORDS = ("ink ", "arrier", "NETDEV WATCHDOG")
 def read_nic(text: str) -> dict[str, Any] | None:
     """Return the columns of fabric_events that a kernel's line tells, or None where it is no fault and no link."""
     driver, pci, name, rest = _device(text)
-    for row in _patterns(driver):
-        if row["contains"] in rest and row["also_contains"] in rest:
+    for row in _patterns():
+        if row["driver"] in ("", driver) and row["contains"] in rest and row["also_contains"] in rest:
             return _fault(row, driver, pci, name, rest)
     event = _link_event(name, rest)
     if event is None:
@@ -69,9 +69,8 @@ def _device(text: str) -> tuple[str | None, str | None, str | None, str]:
 
 
 @cache
-def _patterns(driver: str | None) -> list[Mapping[str, str]]:
-    rows = read_table("nic.tsv")
-    return [row for row in rows if row["driver"] in ("", driver)]
+def _patterns() -> list[dict[str, str]]:
+    return read_table("nic.tsv")
 
 
 def _fault(

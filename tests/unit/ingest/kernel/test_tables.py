@@ -4,7 +4,8 @@ import pytest
 
 from contract.streams.fabric import FABRIC_EVENTS
 from contract.streams.gpu import EVENT_ACTIONS, EVENT_CLASSES, GPU_EVENTS
-from ingest.kernel.codes import find_sxid, find_xid
+from ingest.kernel.bursts import MAX_OCCURRENCES
+from ingest.kernel.codes import MAX_CODE, find_sxid, find_xid
 from ingest.kernel.decode import decode_xid
 from ingest.kernel.tables import read_table
 
@@ -22,6 +23,13 @@ def test_a_row_of_codes_has_a_name_a_class_a_severity_an_action_and_a_source(nam
         assert row["class"] in EVENT_CLASSES
         assert row["action"] in EVENT_ACTIONS
         assert row["severity"] in SEVERITIES
+
+
+def test_what_is_read_as_a_code_and_counted_fits_its_column():
+    columns = GPU_EVENTS.by_name
+    assert columns["code"].valid == columns["caused_by_code"].valid == (0, MAX_CODE)
+    for stream in (GPU_EVENTS, FABRIC_EVENTS):
+        assert stream.by_name["occurrences"].valid == (1, MAX_OCCURRENCES)
 
 
 def test_every_xid_up_to_the_last_known_is_in_the_table():
