@@ -24,7 +24,7 @@ from contract.bus.local_tables import (
     insert_topic,
     no_topic,
 )
-from contract.bus.protocols import Consumer, Producer, Record, TopicInfo, TopicPartition
+from contract.bus.protocols import Consumer, Difference, Producer, Record, TopicInfo, TopicPartition
 from contract.bus.sqlite import Database, create_database, used_bytes
 from contract.clock import SYSTEM_CLOCK, Clock
 from contract.config import BusSection
@@ -116,6 +116,11 @@ class LocalBus:
         if found is None:
             raise no_topic(topic)
         return found
+
+    def differences(self, topics: Iterable[str]) -> list[Difference]:
+        """Return nothing: topics have no settings of their own here."""
+        del topics
+        return []
 
     def producer(self) -> Producer:
         return LocalProducer(self)

@@ -48,6 +48,15 @@ class TopicInfo:
     partitions: int
 
 
+class Difference(NamedTuple):
+    """A setting of a topic that is not what it would be made with."""
+
+    topic: str
+    setting: str
+    wanted: str
+    found: str
+
+
 AckCallback = Callable[[int | TransportError], None]
 """Called once per record: with its offset when it is durable, or with the error."""
 
@@ -147,6 +156,10 @@ class Bus(Protocol):
 
     def describe(self, topic: str) -> TopicInfo:
         """Return identity and shape; raise TransportError(no_topic)."""
+        ...
+
+    def differences(self, topics: Iterable[str]) -> list[Difference]:
+        """Return how the settings of topics that are there differ from what they would be made with."""
         ...
 
     def producer(self) -> Producer: ...

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from contract.bus.protocols import (
     AckCallback,
     Assignment,
+    Difference,
     Message,
     Record,
     TopicInfo,
@@ -55,6 +56,11 @@ class MemoryBus:
         if name not in self.topics:
             raise TransportError("no_topic", f"there is no topic {name}")
         return self.topics[name]
+
+    def differences(self, topics: Iterable[str]) -> list[Difference]:
+        """Return nothing: topics have no settings of their own here."""
+        del topics
+        return []
 
     def producer(self) -> MemoryProducer:
         return MemoryProducer(self)

@@ -95,9 +95,8 @@ def _topics(bus: Bus) -> dict[str, int]:
 
 
 def _differences(bus: Bus, topics: set[str]) -> Iterator[str]:
-    """Yield a line per setting of a cluster's topics that is not ours."""
-    compare = getattr(bus, "differences", None)
-    for topic, setting, wanted, found in compare(sorted(topics)) if compare else ():
+    """Yield a line per setting of topics that is not ours."""
+    for topic, setting, wanted, found in bus.differences(sorted(topics)):
         yield f"{topic}: {setting} is {found}, a new topic would have {wanted}"
 
 

@@ -13,8 +13,8 @@ from kafka.structs import OffsetAndMetadata
 from contract.bus.kafka.client import Admin, client_settings
 from contract.bus.kafka.consumer import KafkaConsumer
 from contract.bus.kafka.producer import KafkaProducer
-from contract.bus.kafka.topics import Difference, compare_topics, find_topics, make_topics, refuse_small
-from contract.bus.protocols import Consumer, Producer, TopicInfo, TopicPartition
+from contract.bus.kafka.topics import compare_topics, find_topics, make_topics, refuse_small
+from contract.bus.protocols import Consumer, Difference, Producer, TopicInfo, TopicPartition
 from contract.clock import SYSTEM_CLOCK, Clock
 from contract.config import BusSection
 from contract.errors import LogReplaced, TransportError

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kafka import errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from contract.bus.kafka.client import Admin, transport_error
-from contract.bus.protocols import TopicInfo
+from contract.bus.protocols import Difference, TopicInfo
 from contract.codec import MAX_BODY_BYTES
 from contract.config import BusSection
 from contract.errors import TransportError
@@ -19,15 +19,6 @@ MAX_BATCH_BYTES = MAX_BODY_BYTES + 2**20
 
 _SIZE = "max.message.bytes"
 _READY_SECONDS = 30.0
-
-
-class Difference(NamedTuple):
-    """A setting of a topic that is not what it would be made with."""
-
-    topic: str
-    setting: str
-    wanted: str
-    found: str
 
 
 def topic_settings(section: BusSection) -> dict[str, str]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from contract.bus import AckCallback, Bus, Consumer, Producer, Record, TopicInfo, TopicPartition
+from contract.bus import AckCallback, Bus, Consumer, Difference, Producer, Record, TopicInfo, TopicPartition
 from contract.clock import SystemClock
 from contract.errors import TransportError
 from contract.stream import Stream
@@ -96,6 +96,9 @@ class SteppedBus:
 
     def describe(self, topic: str) -> TopicInfo:
         return self._bus.describe(topic)
+
+    def differences(self, topics: Iterable[str]) -> list[Difference]:
+        return self._bus.differences(topics)
 
     def consumer(self, group: str) -> Consumer:
         return self._bus.consumer(group)
