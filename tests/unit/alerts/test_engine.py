@@ -448,6 +448,7 @@ def test_an_engine_runs_on_a_real_bus_until_it_is_stopped(tmp_path) -> None:
     events = STREAMS["gpu_events"]
     values = {"ts": 1_780_272_000_000_000, "host": "h1", "synthetic": False, "event": "xid"}
     values |= {"evidence": "kernel_log", "code": 79, "gpu_uuid": "GPU-1"}
+    values |= {"severity": "fatal", "class": "hardware", "action": "restart_host"}
     body = encode_columns(events, {name: [value] for name, value in values.items()})
     bus.append(
         [(events.topic, events.partition_of("h1"), Record("h1", headers_of(events, "c", "e", 0), body))]
