@@ -1,4 +1,4 @@
-"""The proxy spoils connections as it says: a fault that does not strike proves nothing."""
+"""The proxy spoils connections as it says, and counts it."""
 
 from __future__ import annotations
 
@@ -72,12 +72,14 @@ def ask(proxy: Proxy, patience_seconds: float = 30.0) -> bytes:
 def test_what_is_only_slow_arrives_whole(proxy: Proxy, mode) -> None:
     proxy.set(mode)
     assert ask(proxy) == QUESTION
+    assert (proxy.spoiled > 0) == (mode != "pass")
 
 
 def test_a_cut_connection_brings_nothing_and_a_new_one_everything(proxy: Proxy, echo: Echo) -> None:
     proxy.set("cut")
     assert ask(proxy) == b""
     assert echo.heard == b""
+    assert proxy.spoiled == 1
     proxy.set("pass")
     assert ask(proxy) == QUESTION
 
@@ -86,9 +88,11 @@ def test_a_black_hole_takes_everything_and_says_nothing(proxy: Proxy, echo: Echo
     proxy.set("black_hole")
     assert ask(proxy, patience_seconds=2 * LATENCY_SECONDS) == b""
     assert echo.heard == b""
+    assert proxy.spoiled > 0
 
 
 def test_a_half_closed_connection_delivers_the_question_and_no_answer(proxy: Proxy, echo: Echo) -> None:
     proxy.set("half_close")
     assert ask(proxy) == b""
     assert echo.heard == QUESTION
+    assert proxy.spoiled > 0

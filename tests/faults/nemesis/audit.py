@@ -70,7 +70,7 @@ class Flaw:
     """One thing that is not as it must be."""
 
     kind: str
-    """lost, doubled, reordered, phantom, history, stuck or died."""
+    """One of the columns of the table that a matrix of runs prints."""
     what: str
 
 
@@ -134,7 +134,7 @@ def audit_events(rig: Rig, lake: LakeConnection) -> list[Flaw]:
 
 def audit_letters(rig: Rig, lake: LakeConnection) -> list[Flaw]:
     question = 'SELECT stream, "partition", "offset", reason FROM dead_letters'
-    wanted = [("gpu_samples", *place, reason) for place, reason in rig.poisoned.reasons.items()]
+    wanted = [("gpu_samples", *place, reason) for place, reason in rig.poisoned.items()]
     return compare("dead letter", wanted, lake.sql(question).fetchall())
 
 

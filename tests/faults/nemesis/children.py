@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -44,6 +45,7 @@ from ingest.collector import CollectorConfig
 from ingest.runner import Runner
 from ingest.source import Source, SourceMetrics, source_name
 from ingest.spool import DirectOutlet, Outlet, SpoolOutlet
+from tests.faults.nemesis.marks import Complaints, Marks
 from tests.faults.nemesis.mutations import MUTATIONS
 from tests.faults.nemesis.stamp import StampCollector
 from tests.faults.nemesis.steps import SkewedClock, SteppedBus, SteppedOutlet, Steps
@@ -79,16 +81,25 @@ class Site:
     mutation: str
     """Name of the guard that is taken away."""
 
+    @property
+    def marks(self) -> Path:
+        """Folder in which processes note what befell them."""
+        return self.folder / "marks"
+
 
 def open_bus(site: Site, clock: Clock, member: str | None = None) -> Bus:
     """Open the bus; `member` is the lasting name of a process in its group: a quick restart moves no partition."""
     if site.bus == "local":
-        return LocalBus(site.folder / "bus", clock=clock, wait_seconds=LOCK_SECONDS if site.quick else 10.0)
+        return open_local_bus(site, clock)
     # Here, because kafka-python is an extra.
     from contract.bus.kafka.bus import KafkaBus
 
     section = BusSection(kind="kafka", servers=site.servers, group_instance_id=member)
     return KafkaBus(section, clock, ack_timeout_seconds=6.0 if site.quick else 30.0)
+
+
+def open_local_bus(site: Site, clock: Clock) -> LocalBus:
+    return LocalBus(site.folder / "bus", clock=clock, wait_seconds=LOCK_SECONDS if site.quick else 10.0)
 
 
 def config_of(host: str) -> CollectorConfig:
@@ -102,7 +113,7 @@ def cursor_name(host: str) -> str:
 def direct(site: Site, steps: Steps, clock: SkewedClock, stop: threading.Event) -> None:
     """Collect, straight onto the bus of this machine."""
     # The bus stamps rightly: a host's clock is wrong, not that of the machine with the bus.
-    with closing(LocalBus(site.folder / "bus")) as bus:
+    with closing(open_local_bus(site, SystemClock())) as bus:
         collect(site, "direct", DirectOutlet(bus), steps, clock, stop)
 
 
@@ -205,13 +216,17 @@ def run_role(role: str, site: Site, skew_seconds: float, control: Connection) ->
     os.dup2(log, 1)
     os.dup2(log, 2)
     set_up_logging(level=logging.INFO)
+    marks = Marks(site.marks, role)
+    logging.getLogger("hallwatch").addHandler(Complaints(marks))
+    # A write that went over RLIMIT_FSIZE (setrlimit(2)); the process's own log may be what cannot grow.
+    signal.signal(signal.SIGXFSZ, lambda *_: marks("cut_off"))
     if site.quick:
         shorten_waits(site)
     # No batch of the journal may be forgotten: the audit judges them all again.
     alerts.journal.KEEP_SNAPSHOTS = 1_000_000
     if site.mutation:
         MUTATIONS[site.mutation]()
-    steps, clock, stop = Steps(), SkewedClock(skew_seconds), threading.Event()
+    steps, clock, stop = Steps(marks), SkewedClock(skew_seconds, marks), threading.Event()
     threading.Thread(target=obey, args=(control, steps, clock, stop), daemon=True).start()
     ROLES[role](site, steps, clock, stop)
 

@@ -6,7 +6,8 @@ import pkgutil
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,8 @@ from tests.faults.nemesis.disk import may_mount
 from tests.faults.nemesis.fault import Fault
 from tests.faults.nemesis.rig import Rig, StuckError, Times
 
-KINDS = ("lost", "doubled", "reordered", "phantom", "history", "stuck", "died")
+KINDS = ("lost", "doubled", "reordered", "phantom", "history", "stuck", "died", "not_struck")
+"""What can be found."""
 
 
 @dataclass(slots=True)
@@ -32,6 +34,14 @@ class Run:
     struck: list[tuple[str, float]] = field(default_factory=list)
     """Faults in order, and how long each took until all was well."""
     flaws: list[Flaw] = field(default_factory=list)
+
+    @contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Note what did not happen within the block as a flaw."""
+        try:
+            yield
+        except StuckError as error:
+            self.flaws.append(Flaw(error.kind, f"{what}: {error}"))
 
     def row(self) -> str:
         """Return the run's row of the table."""
@@ -57,13 +67,13 @@ def all_faults() -> list[Fault]:
     ]
 
 
-def faults_for(bus: str, only: Sequence[str]) -> list[Fault]:
-    """Return what applies to a bus on this machine; `only` are beginnings of names."""
+def faults_for(bus: str, only: Sequence[str], *, everywhere: bool = False) -> list[Fault]:
+    """Return what applies to a bus on this machine, or anywhere; `only` are beginnings of names."""
     return [
         fault
         for fault in all_faults()
         if bus in fault.buses
-        and (may_mount() or not fault.mounts)
+        and (everywhere or may_mount() or not fault.mounts)
         and (not only or fault.name.startswith(tuple(only)))
     ]
 
@@ -89,23 +99,25 @@ def strike_all(
     run = Run(seed, bus)
     begun = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
-    with Rig(folder, seed=seed, bus=bus, times=times, mutation=mutation) as rig:
-        try:
-            for fault in struck:
-                began = time.monotonic()
+    with ExitStack() as stack:
+        with run.noting("the start"):
+            rig = stack.enter_context(Rig(folder, seed=seed, bus=bus, times=times, mutation=mutation))
+        if run.flaws:
+            return run
+        for fault in struck:
+            began = time.monotonic()
+            with run.noting(fault.name):
                 rig.chapter(fault.name)
                 # Its own dice: alone, too, it strikes where it struck among the others.
                 fault.strike(rig, Random(f"{seed}/{bus}/{fault.name}"))
-                rig.settle(forgive=fault.deadly)
+                rig.settle(fault.deadly)
                 run.struck.append((fault.name, time.monotonic() - began))
                 tell(f"{fault.name:<30} {run.struck[-1][1]:5.1f} s")
-        except StuckError as error:
-            run.flaws.append(Flaw("stuck", f"{fault.name}: {error}"))
-        try:
+            if run.flaws:
+                break
+        with run.noting("the end"):
             rig.chapter("the end")
             drain(rig)
-        except StuckError as error:
-            run.flaws.append(Flaw("stuck", str(error)))
         run.flaws += audit(rig)
         run.readings = sum(rig.promised().values())
     run.seconds = time.monotonic() - begun

@@ -31,7 +31,9 @@ class Proxy:
         self.port = 0
         self.target = 0
         """Port of loopback that it passes on to."""
-        self._loop = asyncio.new_event_loop()
+        self.spoiled = 0
+        """How often it did harm since the mode was set."""
+        self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._ready = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -47,7 +49,7 @@ class Proxy:
         self._ready.wait()
 
     def set(self, mode: Mode) -> None:
-        self.mode = mode
+        self.mode, self.spoiled = mode, 0
         if mode in ("cut", "pass"):
             # What was swallowed in a black hole never comes: an end that waits for it must learn of that.
             self._loop.call_soon_threadsafe(self._cut)
@@ -59,6 +61,7 @@ class Proxy:
         self._loop.close()
 
     def _run(self) -> None:
+        self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.port = server.sockets[0].getsockname()[1]
@@ -71,11 +74,15 @@ class Proxy:
 
     def _cut(self) -> None:
         for writer in list(self._writers):
-            writer.transport.abort()
+            self._abort(writer)
+
+    def _abort(self, writer: asyncio.StreamWriter) -> None:
+        self.spoiled += self.mode == "cut"
+        writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.mode == "cut":
-            writer.transport.abort()
+            self._abort(writer)
             return
         try:
             there, onward = await asyncio.open_connection("127.0.0.1", self.target)
@@ -95,13 +102,17 @@ class Proxy:
             while chunk := await reader.read(SLOW_BYTES if self.mode == "slow_read" else _CHUNK):
                 match self.mode:
                     case "latency":
+                        self.spoiled += 1
                         await asyncio.sleep(LATENCY_SECONDS)
                     case "slow_read":
+                        self.spoiled += 1
                         await asyncio.sleep(SLOW_SECONDS)
                     case "black_hole":
+                        self.spoiled += 1
                         continue
                     case "half_close" if back:
                         # The request arrived; that it did is never said.
+                        self.spoiled += 1
                         break
                     case _:
                         pass

@@ -10,9 +10,9 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,6 +27,7 @@ from contract.clock import SystemClock
 from contract.streams.gpu import GPU_SAMPLES
 from tests.faults.nemesis import disk
 from tests.faults.nemesis.children import HOSTS, STREAMS, Site, cursor_name, open_bus, run_role
+from tests.faults.nemesis.marks import Marks, clear_marks
 from tests.faults.nemesis.proxy import Proxy
 from tests.suites.broker import Broker
 
@@ -38,7 +39,15 @@ _processes.set_forkserver_preload(["tests.faults.nemesis.children", "contract.bu
 
 
 class StuckError(Exception):
-    """Something did not happen in time."""
+    """Something did not happen in time; `kind` is that of the flaw."""
+
+    kind = "stuck"
+
+
+class NotStruckError(StuckError):
+    """A fault was there and nobody felt it, so that what came through it proves nothing."""
+
+    kind = "not_struck"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +85,6 @@ class Chapter:
     promised: Mapping[str, int]
 
 
-@dataclass(slots=True)
-class Poisoned:
-    """Messages that no reader can take: where they lie, and why they must be rejected."""
-
-    reasons: dict[tuple[int, int], str] = field(default_factory=dict)
-
-
 class Rig:
     """One system, from its start to its end. `deaths` and `chapters` are for the audit."""
 
@@ -96,7 +98,8 @@ class Rig:
         """Between the broker and all its clients."""
         self.deaths: list[str] = []
         self.chapters: list[Chapter] = []
-        self.poisoned = Poisoned()
+        self.poisoned: dict[tuple[int, int], str] = {}
+        """Why each message that no reader can take must be rejected, by partition and offset."""
         self._seed, self._bus_kind, self._mutation = seed, bus, mutation
         self._children: dict[str, Child] = {}
         self._skews: dict[str, float] = {}
@@ -127,6 +130,7 @@ class Rig:
         )
         self.bus: Bus = undo.enter_context(closing(open_bus(self.site, SystemClock())))
         self.bus.ensure_topics(STREAMS)
+        clear_marks(self.site.marks)
         undo.callback(self._kill_all)
         self.start("engine")
         # It reads from the end of what is there when it first starts.
@@ -179,29 +183,44 @@ class Rig:
         self._skews[role] = seconds
         self._children[role].control.send(("skew", seconds))
 
-    def kill(self, role: str) -> None:
+    def kill(self, role: str, *, forgive: bool = False) -> None:
+        """Kill a role; that it was dead already is noted unless it is forgiven."""
         self._children[role].process.kill()
-        self.await_death(role)
+        code = self._bury(role)
+        if code != -signal.SIGKILL and not forgive:
+            self.deaths.append(f"{role} ended by itself with {code}")
 
     def await_death(self, role: str) -> None:
-        """Return when a role that was struck is dead."""
-        child = self._children[role]
-        child.process.join(self.times.patience)
-        if child.process.exitcode is None:
-            raise StuckError(f"{role} did not reach the step at which it was to die")
-        child.control.close()
-        del self._children[role]
+        """Return when a role has killed itself at the step it was armed for; raise NotStruckError."""
+        process = self._children[role].process
+        process.join(self.times.patience)
+        if process.exitcode is None:
+            raise NotStruckError(f"{role} did not reach the step at which it was to die")
+        if self._bury(role) != -signal.SIGKILL:
+            raise NotStruckError(f"{role} ended by itself before the step at which it was to die")
 
     def stop(self, role: str) -> None:
-        """Let a role end in good order."""
+        """Let a role end in good order; raise StuckError where it does not end."""
         if role in self._children:
             child = self._children[role]
-            child.control.send(("stop",))
+            # One that is dead already has closed its end.
+            with suppress(BrokenPipeError):
+                child.control.send(("stop",))
             child.process.join(self.times.patience)
-            if child.process.exitcode not in (0, None):
-                self.deaths.append(f"{role} ended with {child.process.exitcode} when it was stopped")
+            hangs = child.process.exitcode is None
             child.process.kill()
-            self.await_death(role)
+            code = self._bury(role)
+            if hangs:
+                raise StuckError(f"{role} did not end when it was stopped")
+            if code:
+                self.deaths.append(f"{role} ended with {code} when it was stopped")
+
+    def _bury(self, role: str) -> int | None:
+        """Wait for the end of a role that was killed or ended by itself; return its exit code."""
+        child = self._children.pop(role)
+        child.process.join()
+        child.control.close()
+        return child.process.exitcode
 
     @contextmanager
     def frozen(self, role: str) -> Iterator[None]:
@@ -210,6 +229,8 @@ class Rig:
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
+            if not is_stopped(pid):
+                raise NotStruckError(f"{role} did not stand still")
         finally:
             os.kill(pid, signal.SIGCONT)
 
@@ -218,7 +239,7 @@ class Rig:
         """Let a process stop when it reaches a step, and stand there while the block runs."""
         self._children[role].control.send(("arm", step, 1, "halt", None))
         pid = self.pid(role)
-        self.wait(f"{role} comes to {step}", lambda: is_stopped(pid))
+        self.await_strike(f"{role} comes to {step}", lambda: is_stopped(pid))
         try:
             yield
         finally:
@@ -232,14 +253,13 @@ class Rig:
         assert pid is not None
         return pid
 
-    def revive(self, *, forgive: bool = False) -> None:
-        """Start again whoever is dead; that one died by itself is noted unless it had to."""
-        for role, child in list(self._children.items()):
-            code = child.process.exitcode
-            if code is not None:
-                if not forgive:
+    def revive(self, forgiven: Collection[str] = ()) -> None:
+        """Start again whoever is dead; that one died by itself is noted unless it is forgiven."""
+        for role in list(self._children):
+            if not self.runs(role):
+                code = self._bury(role)
+                if role not in forgiven:
                     self.deaths.append(f"{role} ended by itself with {code}")
-                self.await_death(role)
         for role in self._roles:
             self.start(role)
 
@@ -302,17 +322,32 @@ class Rig:
                 raise StuckError(f"{what}: not within {self.times.patience:.0f} s")
             time.sleep(_LOOK_SECONDS)
 
+    def await_strike(self, what: str, holds: Callable[[], bool]) -> None:
+        """Return when a fault shows its effect; raise NotStruckError."""
+        try:
+            self.wait(what, holds)
+        except StuckError as error:
+            raise NotStruckError(str(error)) from error
+
+    def await_felt(self, role: str, *what: str) -> None:
+        """Return when a role has marked one of these since the fault began, or died of it; raise NotStruckError."""
+        marks = Marks(self.site.marks, role)
+        self.await_strike(
+            f"{role} feels {' or '.join(what)}",
+            lambda: any(map(marks.has, what)) or not self.runs(role),
+        )
+
     def go_on(self, seconds: float) -> None:
         """Let the system work, or suffer, for a while."""
         time.sleep(seconds)
 
-    def settle(self, *, forgive: bool = False) -> None:
+    def settle(self, forgiven: Collection[str] = ()) -> None:
         """Start again who is dead, and see that everything moves."""
-        self.revive(forgive=forgive)
+        self.revive(forgiven)
         promised, commits, batches = self.promised(), self.commits(), self.batches()
 
         def moves() -> bool:
-            self.revive(forgive=forgive)
+            self.revive(forgiven)
             now = self.promised()
             return (
                 all(now[host] > promised[host] for host in promised)
@@ -323,7 +358,8 @@ class Rig:
         self.wait("everything goes on", moves)
 
     def chapter(self, name: str) -> None:
-        """Note that something new begins."""
+        """Note that something new begins, which nobody has felt yet."""
+        clear_marks(self.site.marks)
         self.chapters.append(Chapter(name, self.promised()))
 
     def during(self, host: str, number: int) -> str:
@@ -342,7 +378,7 @@ class Rig:
             producer.flush()
         [offset] = found
         assert isinstance(offset, int)
-        self.poisoned.reasons[partition, offset] = reason
+        self.poisoned[partition, offset] = reason
 
     def bus_ends(self) -> dict[TopicPartition, int]:
         """Return where every partition of every topic ends."""
@@ -352,5 +388,8 @@ class Rig:
 
 
 def is_stopped(pid: int) -> bool:
-    """Tell whether a process stands still (proc(5), /proc/pid/stat: state T)."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    """Tell whether a process stands still (proc(5), /proc/pid/stat: state T); one that is dead does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False

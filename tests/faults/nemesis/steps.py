@@ -14,12 +14,14 @@ from contract.errors import TransportError
 from contract.stream import Stream
 from ingest.spool import Outgoing, Outlet
 from tests.faults.nemesis.disk import fill
+from tests.faults.nemesis.marks import Marks
 
 
 class Steps:
-    """Called with the name of every step reached; thread-safe."""
+    """Called with the name of every step reached, which it marks; thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
         self._lock = threading.Lock()
         self._step, self._left = "", 0
         self._act: Callable[[], None] = die
@@ -31,6 +33,7 @@ class Steps:
             self._step, self._left, self._act = step, count, acts[what]
 
     def __call__(self, step: str) -> None:
+        self._marks(step)
         with self._lock:
             if step != self._step:
                 return
@@ -52,12 +55,15 @@ def halt() -> None:
 
 
 class SkewedClock(SystemClock):
-    """The machine's clock, set wrong."""
+    """The machine's clock, set wrong; marks that somebody believed it."""
 
-    def __init__(self, skew_seconds: float) -> None:
+    def __init__(self, skew_seconds: float, marks: Marks) -> None:
         self.skew_seconds = skew_seconds
+        self._marks = marks
 
     def now_us(self) -> int:
+        if self.skew_seconds:
+            self._marks("skewed")
         return super().now_us() + round(self.skew_seconds * 1e6)
 
 

@@ -10,6 +10,9 @@ from tests.faults.nemesis.proxy import MODES, Mode
 from tests.faults.nemesis.rig import Rig
 from tests.suites.broker import Broker
 
+AWAY = ("timeout", "unreachable")
+"""What a producer says that has waited for an acknowledgement for too long."""
+
 
 def broker_of(rig: Rig) -> Broker:
     assert rig.broker is not None
@@ -39,20 +42,27 @@ def stay_away_long(rig: Rig, random: Random) -> None:
     rig.go_on(random.uniform(0.0, 0.5))
     broker_of(rig).kill()
     rig.go_on(rig.times.away_long)
+    rig.await_felt("spool", *AWAY)
     broker_of(rig).start()
 
 
 def hang(rig: Rig, random: Random) -> None:
     rig.go_on(random.uniform(0.0, 0.5))
     broker_of(rig).freeze()
-    rig.go_on(rig.times.frozen)
-    broker_of(rig).thaw()
+    try:
+        rig.go_on(rig.times.frozen)
+        rig.await_felt("spool", *AWAY)
+    finally:
+        broker_of(rig).thaw()
 
 
 def spoil(mode: Mode, rig: Rig, random: Random) -> None:
     rig.link.set(mode)
-    rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
-    rig.link.set("pass")
+    try:
+        rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
+        rig.await_strike(f"{mode} between broker and clients", lambda: rig.link.spoiled > 0)
+    finally:
+        rig.link.set("pass")
 
 
 FAULTS = [

@@ -13,8 +13,11 @@ HOUR_SECONDS = 3_600.0
 
 def jump(role: str, seconds: float, rig: Rig, random: Random) -> None:
     rig.skew(role, seconds)
-    rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
-    rig.skew(role, 0.0)
+    try:
+        rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
+        rig.await_felt(role, "skewed")
+    finally:
+        rig.skew(role, 0.0)
 
 
 FAULTS = [

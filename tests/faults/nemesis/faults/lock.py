@@ -7,6 +7,7 @@ from contextlib import closing
 from random import Random
 
 from contract.bus.local import FILE_NAME
+from tests.faults.nemesis.children import HOSTS
 from tests.faults.nemesis.fault import Fault
 from tests.faults.nemesis.rig import Rig
 
@@ -17,6 +18,8 @@ def strike(rig: Rig, random: Random) -> None:
     with closing(sqlite3.connect(place, isolation_level=None, timeout=30)) as other:
         other.execute("BEGIN IMMEDIATE")
         rig.go_on(rig.times.locked)
+        for role in HOSTS:
+            rig.await_felt(role, "timeout")
         other.execute("ROLLBACK")
 
 

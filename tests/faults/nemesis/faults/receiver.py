@@ -13,20 +13,34 @@ from tests.faults.nemesis.rig import Rig
 def slow(rig: Rig, random: Random) -> None:
     """Answers come after the notifier has stopped waiting for them."""
     rig.receiver.delay_seconds = random.uniform(1.2, 2.0)
-    rig.go_on(rig.times.slow)
-    rig.receiver.delay_seconds = 0.0
+    try:
+        answer_someone(rig)
+    finally:
+        rig.receiver.delay_seconds = 0.0
 
 
 def refuse(rig: Rig, random: Random) -> None:
     rig.receiver.status = random.choice((429, 500, 503))
-    rig.go_on(rig.times.slow)
-    rig.receiver.status = 200
+    try:
+        answer_someone(rig)
+    finally:
+        rig.receiver.status = 200
 
 
 def spoil(mode: Mode, rig: Rig, random: Random) -> None:
     rig.proxy.set(mode)
-    rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
-    rig.proxy.set("pass")
+    try:
+        rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
+        rig.await_strike(f"{mode} between engine and receiver", lambda: rig.proxy.spoiled > 0)
+    finally:
+        rig.proxy.set("pass")
+
+
+def answer_someone(rig: Rig) -> None:
+    """Let the receiver be as it is for a while, and until it has answered so."""
+    answered = len(rig.receiver.paths)
+    rig.go_on(rig.times.slow)
+    rig.await_strike("the receiver answers", lambda: len(rig.receiver.paths) > answered)
 
 
 FAULTS = [

@@ -11,6 +11,7 @@ from tests.faults.nemesis.rig import Rig
 def two(rig: Rig, random: Random) -> None:
     rig.start("rival")
     rig.go_on(rig.times.slow + random.uniform(0.0, 1.0))
+    rig.await_felt("rival", "committed")
     rig.stop("rival")
 
 
@@ -20,6 +21,7 @@ def join_while_flushing(rig: Rig, random: Random) -> None:
         rig.start("rival")
         rig.go_on(rig.times.slow)
     rig.go_on(rig.times.slow)
+    rig.await_felt("rival", "committed")
     rig.kill("rival")
 
 
