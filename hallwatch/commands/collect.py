@@ -51,7 +51,6 @@ def collect(config_path: Path, once: bool, target: str) -> None:
     the stream collector_status. A device that another process collects already is refused. Where the bus is a
     cluster, what cannot be sent waits in the folder of [ingest] until it is back.
     """
-    from ingest.claims import claim_sources
     from ingest.runner import build_runner
     from ingest.spool import StdoutOutlet
 
@@ -60,15 +59,25 @@ def collect(config_path: Path, once: bool, target: str) -> None:
     clock, stop = SystemClock(), stop_on_signals()
     if target == "stdout":
         runner = build_runner(config, StdoutOutlet(sys.stdout), clock=clock)
-        _run(runner, stop, once=once)
-        return
+        succeeded = _run(runner, stop, once=once)
+    else:
+        succeeded = _collect_to_bus(config, clock, stop, once=once)
+    if not succeeded:
+        raise click.exceptions.Exit(1)
+
+
+def _collect_to_bus(config: Config, clock: Clock, stop: threading.Event, *, once: bool) -> bool:
+    from ingest.claims import claim_sources
+    from ingest.runner import build_runner
+
     with ExitStack() as stack:
         outlet = stack.enter_context(closing(_open_outlet(config, clock, stack)))
         runner = build_runner(config, outlet, clock=clock)
         claims = config.bus.path if config.bus.kind == "local" else config.ingest.path
         stack.enter_context(claim_sources(claims / "sources", [source.name for source in runner.sources]))
-        _run(runner, stop, once=once)
+        succeeded = _run(runner, stop, once=once)
         _drain(outlet, clock)
+        return succeeded
 
 
 def _open_outlet(config: Config, clock: Clock, stack: ExitStack) -> Outlet:
@@ -98,11 +107,12 @@ def _drain(outlet: Outlet, clock: Clock) -> None:
         _log.warning("events_wait", count=waiting)
 
 
-def _run(runner: Runner, stop: threading.Event, *, once: bool) -> None:
-    if not once:
-        runner.run(stop)
-    elif not runner.run_once():
-        raise click.exceptions.Exit(1)
+def _run(runner: Runner, stop: threading.Event, *, once: bool) -> bool:
+    """Collect until told to stop, or once; return whether every device that was to be read once was."""
+    if once:
+        return runner.run_once()
+    runner.run(stop)
+    return True
 
 
 @click.command("check-config")
