@@ -29,10 +29,12 @@ class SlowOutlet:
         self.taken = self.waiting = 0
 
     def put(self, records: Sequence[Outgoing], cursor: tuple[str, bytes] | None = None) -> None:
+        del cursor
         self.taken += len(records)
         self.waiting += len(records)
 
     def cursor(self, name: str) -> bytes | None:
+        del name
         return None
 
     def depth(self) -> int:
