@@ -72,8 +72,8 @@ class KafkaProducer:
     def send(self, topic: str, partition: int, record: Record, on_ack: AckCallback | None = None) -> None:
         if not 0 <= partition < self._count_partitions(topic):
             raise TransportError("no_topic", f"there is no partition {topic}/{partition}")
-        key, headers = _encode(record)
-        number = self._board(on_ack, len(record.body))
+        key, headers, size = _encode(record)
+        number = self._board(on_ack, size)
         try:
             future = self._client.send(
                 topic, value=record.body, key=key, headers=headers, partition=partition
@@ -123,6 +123,9 @@ class KafkaProducer:
         return len(self._flight) >= _FLIGHT_RECORDS or self._flight_bytes >= _FLIGHT_BYTES
 
     def _unusable(self) -> TransportError | None:
+        if self._error is not None and self._error.reason == "too_large":
+            # The reason is that of an earlier record; of this one it would say that it may be left out.
+            return TransportError("closed", f"this producer has failed: {self._error}")
         if self._error is not None:
             return self._error.with_traceback(None)
         if self._closing:
@@ -191,8 +194,8 @@ class KafkaProducer:
         self._fail(TransportError("timeout", f"nothing was acknowledged in {self._ack_timeout_seconds} s"))
 
 
-def _encode(record: Record) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """Check a record's size and encode its key and headers; raise TransportError(too_large)."""
+def _encode(record: Record) -> tuple[bytes, list[tuple[str, bytes]], int]:
+    """Return a record's key and headers, and how many bytes it has in all; raise TransportError(too_large)."""
     key = record.key.encode()
     headers = [(name, value.encode()) for name, value in record.headers.items()]
     if len(record.body) > MAX_BODY_BYTES:
@@ -200,4 +203,4 @@ def _encode(record: Record) -> tuple[bytes, list[tuple[str, bytes]]]:
     size = len(key) + sum([len(name) + len(value) for name, value in headers])
     if size > MAX_HEADER_BYTES:
         raise TransportError("too_large", f"key and headers of {size} bytes, at most {MAX_HEADER_BYTES}")
-    return key, headers
+    return key, headers, size + len(record.body)
