@@ -10,6 +10,7 @@ second until it has caught up. Bodies are those of a gateway: Arrow, the events 
 from __future__ import annotations
 
 import argparse
+import resource
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ from analytics.sink import Sink
 from contract.bus import Bus, Record, open_bus
 from contract.codec import parse_arrow
 from contract.config import BusSection, LakeSection
+from contract.errors import TransportError
 from contract.streams import STREAMS
 from tests.suites.broker import Broker, BrokerMissingError
 
@@ -105,15 +107,19 @@ class GoingOn(threading.Thread):
         self._stopping = threading.Event()
         self.sent_seconds = first_second
         """How many seconds of the hall are on the bus."""
+        self._error: TransportError | None = None
 
     @override
     def run(self) -> None:
-        began, producer = time.monotonic(), self._bus.producer()
-        while not self._stopping.wait(began + self.sent_seconds - self._first - time.monotonic()):
-            for topic, partition, record in self._gateway.records(self.sent_seconds):
-                producer.send(topic, partition, record)
-            self.sent_seconds += 1
-        producer.close()
+        began = time.monotonic()
+        try:
+            with closing(self._bus.producer()) as producer:
+                while not self._stopping.wait(began + self.sent_seconds - self._first - time.monotonic()):
+                    for topic, partition, record in self._gateway.records(self.sent_seconds):
+                        producer.send(topic, partition, record)
+                    self.sent_seconds += 1
+        except TransportError as error:
+            self._error = error
 
     def __enter__(self) -> Self:
         self.start()
@@ -122,6 +128,9 @@ class GoingOn(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self.join()
+        if self._error is not None:
+            # A sink that catches up with a hall that stands still has shown nothing.
+            raise self._error
 
 
 def run_sink(section: BusSection, lake: Path) -> None:
@@ -147,7 +156,7 @@ def catch_up(lake: Path, sink_pid: int, hall: GoingOn, backlog_seconds: int) -> 
 
 def _resident_bytes(pid: int) -> int:
     pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    return int(pages) * 4096
+    return int(pages) * resource.getpagesize()
 
 
 def measure(seconds: int = 90, kind: str = "kafka") -> list[BenchRow]:
