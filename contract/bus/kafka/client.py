@@ -189,6 +189,10 @@ class Admin:
                 # A client whose broker was away refuses at once, also when the broker is back: a new one may not.
                 if answered or fresh:
                     raise transport_error(error, doing) from error
+            except RuntimeError:
+                # What kafka-python says where another thread dropped this client meanwhile.
+                if self._holds(client):
+                    raise
 
     def _open(self) -> tuple[Any, bool]:
         """Return a client, and whether it was made just now."""
@@ -199,6 +203,10 @@ class Admin:
                 return self._client, False
             self._client = connect(kafka.KafkaAdminClient, self._settings)
             return self._client, True
+
+    def _holds(self, client: Any) -> bool:
+        with self._lock:
+            return self._client is client
 
     def _drop(self, client: Any) -> None:
         with self._lock:
