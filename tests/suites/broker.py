@@ -161,10 +161,6 @@ class Broker:
         """Address for clients."""
         return self.address(self._listeners[0])
 
-    @property
-    def pid(self) -> int:
-        return self._running().pid
-
     def address(self, listener: str) -> str:
         """Return the address of one listener."""
         return f"127.0.0.1:{self._ports[listener]}"
