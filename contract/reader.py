@@ -284,33 +284,35 @@ def _decode_arrow(
     stream: Stream, messages: Sequence[Message]
 ) -> tuple[pa.Table, list[EventOrigin], Rejected]:
     raws = [parse_arrow(message.body) for message in messages]
-    origins = [
-        origin for message, raw in zip(messages, raws, strict=True) for origin in _origins(message, raw)
-    ]
     try:
         whole = pa.concat_tables(raws, promote_options="default").combine_chunks()
     except pa.ArrowException as error:
         raise ContractError("bad_value", f"columns of one name and two types: {error}"[:500]) from error
     table, rejected = stream.validate(whole)
-    return table, origins, rejected
+    return table, _origins(messages, [raw.num_rows for raw in raws], whole), rejected
 
 
-def _origins(message: Message, raw: pa.Table) -> list[EventOrigin]:
-    """Cut an Arrow body into its events: an event ends where source, epoch or sequence changes."""
-    if raw.num_rows == 0:
+def _origins(messages: Sequence[Message], counts: Sequence[int], whole: pa.Table) -> list[EventOrigin]:
+    """Cut Arrow bodies into events: one ends with its message, and where source, epoch or sequence changes."""
+    if whole.num_rows == 0:
         return []
-    sequence = raw.column("_seq").to_numpy()
-    changes = np.diff(sequence) != 0
+    ends = np.cumsum(counts)
+    sequence = whole.column("_seq").to_numpy()
+    begins = np.zeros(whole.num_rows, np.bool_)
+    begins[0] = True
+    begins[ends[ends < whole.num_rows]] = True
+    begins[1:] |= np.diff(sequence) != 0
     for name in ("_source", "_epoch"):
-        codes = raw.column(name).combine_chunks().dictionary_encode().indices.to_numpy()
-        changes |= np.diff(codes) != 0
-    starts = np.concatenate([[0], np.flatnonzero(changes) + 1])
-    rows = np.diff(np.append(starts, raw.num_rows))
+        codes = whole.column(name).combine_chunks().dictionary_encode().indices.to_numpy()
+        begins[1:] |= np.diff(codes) != 0
+    starts = np.flatnonzero(begins)
     at = pa.array(starts)
-    sources, epochs = (raw.column(name).take(at).to_pylist() for name in ("_source", "_epoch"))
+    sources, epochs = (whole.column(name).take(at).to_pylist() for name in ("_source", "_epoch"))
+    rows = np.diff(np.append(starts, whole.num_rows)).tolist()
+    places = np.searchsorted(ends, starts, side="right").tolist()
     return [
-        EventOrigin(message, *identity)
-        for identity in zip(sources, epochs, sequence[starts].tolist(), rows.tolist(), strict=True)
+        EventOrigin(messages[place], *identity)
+        for place, *identity in zip(places, sources, epochs, sequence[starts].tolist(), rows, strict=True)
     ]
 
 

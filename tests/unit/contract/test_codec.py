@@ -158,6 +158,33 @@ def test_broken_neighbours_cost_no_good_message_and_order_is_kept(
     assert [e.message.offset for e in batch.events] == good
 
 
+def test_events_of_arrow_bodies_end_where_who_sent_them_changes_and_with_their_message() -> None:
+    def sent(*events: tuple[str, str, int, int]) -> Record:
+        parts = [
+            Event(source=source, epoch=epoch, sequence=sequence, table=example_rows(SAMPLES, rows))
+            for source, epoch, sequence, rows in events
+        ]
+        return encode_events(SAMPLES, parts, "k")
+
+    bodies = [
+        sent(("a", "1", 5, 2), ("b", "1", 5, 3), ("b", "2", 5, 1)),
+        sent(("c", "1", 0, 0)),
+        sent(("c", "1", 7, 2)),
+        sent(("c", "1", 8, 1), ("c", "1", 9, 4)),
+    ]
+    messages = [on_the_bus(SAMPLES, body, offset) for offset, body in enumerate(bodies)]
+    batch = read_batch(SAMPLES, messages, {})
+    assert not batch.dead
+    assert [(e.message.offset, e.source, e.epoch, e.sequence, e.rows) for e in batch.events] == [
+        (0, "a", "1", 5, 2),
+        (0, "b", "1", 5, 3),
+        (0, "b", "2", 5, 1),
+        (2, "c", "1", 7, 2),
+        (3, "c", "1", 8, 1),
+        (3, "c", "1", 9, 4),
+    ]
+
+
 def test_a_repeated_event_is_dropped_whichever_body_it_comes_in() -> None:
     events = [Event(source="s", epoch="e", sequence=i, table=example_rows(SAMPLES, 3)) for i in range(3)]
     messages = [
