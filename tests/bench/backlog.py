@@ -1,7 +1,7 @@
 """How fast the lake catches up with a hall of 20,000 GPUs after an outage of the sink, while the hall goes on.
 
-A backlog is put on the bus; then a producer goes on at 20,000 rows a second, and one sink, a process of its own with
-the shipped settings, starts from the beginning. The figure is how many seconds of the hall's time it takes in per
+A backlog is put on the bus; then a producer goes on at 20,000 rows a second, and sinks, each a process of its own with
+the shipped settings, start from the beginning: on a cluster two that share the table, on the local bus one. The figure is how many seconds of the hall's time it takes in per
 second until it has caught up. Bodies are those of a gateway: Arrow, the events of one partition and second in one.
 
 `python tests/bench/backlog.py --minutes 10 --bus kafka` measures an outage as long as one likes.
@@ -141,13 +141,15 @@ def run_sink(section: BusSection, lake: Path) -> None:
     Sink(shipped, open_bus(section), Lake(lake), synthetic=False).run(stop)
 
 
-def catch_up(lake: Path, sink_pid: int, hall: GoingOn, backlog_seconds: int) -> tuple[float, list[int]]:
+def catch_up(
+    lake: Path, sink_pids: Sequence[int], hall: GoingOn, backlog_seconds: int
+) -> tuple[float, list[int]]:
     """Return how long the sink took, and its resident bytes over that time."""
     began, sizes = time.monotonic(), list[int]()
     with connect(lake) as connection:
         while time.monotonic() - began < PATIENCE_SECONDS + backlog_seconds:
             time.sleep(0.5)
-            sizes.append(_resident_bytes(sink_pid))
+            sizes.append(max(map(_resident_bytes, sink_pids)))
             rows = connection.arrow("SELECT count(*) AS rows FROM gpu_samples")["rows"][0].as_py()
             if hall.sent_seconds - rows / ROWS_PER_SECOND <= CAUGHT_UP_SECONDS:
                 return time.monotonic() - began, sizes
@@ -159,8 +161,8 @@ def _resident_bytes(pid: int) -> int:
     return int(pages) * resource.getpagesize()
 
 
-def measure(seconds: int = 90, kind: str = "kafka") -> list[BenchRow]:
-    """Return the rate of catching up and how the sink's memory went."""
+def measure(seconds: int = 90, kind: str = "kafka", sinks: int = 2) -> list[BenchRow]:
+    """Return the rate of catching up and how the memory of the largest sink went."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hallwatch-bench-")))
         section = _bus(kind, folder, stack)
@@ -171,13 +173,13 @@ def measure(seconds: int = 90, kind: str = "kafka") -> list[BenchRow]:
         fill(bus, gateway, seconds)
         (folder / "lake").mkdir()
         hall = stack.enter_context(GoingOn(bus, gateway, seconds))
-        sink = stack.enter_context(_Sink(section, folder / "lake"))
-        passed, sizes = catch_up(folder / "lake", sink.pid, hall, seconds)
+        pids = [stack.enter_context(_Sink(section, folder / "lake")).pid for _ in range(sinks)]
+        passed, sizes = catch_up(folder / "lake", pids, hall, seconds)
     third = max(1, len(sizes) // 3)
     growth = max(sizes[-third:]) / max(sizes[third : 2 * third] or sizes)
     return [
         BenchRow(
-            name=f"backlog of {seconds} s, {kind}",
+            name=f"backlog of {seconds} s, {kind}, sinks: {sinks}",
             value=seconds / passed,
             unit="times real time",
             baseline=1.0,
@@ -232,8 +234,9 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--bus", choices=("kafka", "local"), default="kafka")
+    parser.add_argument("--sinks", type=int, default=2, help="the local bus gives all partitions to one")
     chosen = parser.parse_args(arguments)
-    for row in measure(round(chosen.minutes * 60), chosen.bus):
+    for row in measure(round(chosen.minutes * 60), chosen.bus, chosen.sinks):
         print(
             f"{row.name}: {row.value:.4g} {row.unit} (goal {row.goal}): {'holds' if row.holds else 'MISSED'}"
         )
