@@ -14,10 +14,11 @@ from contract.clock import SystemClock
 from hallwatch.processes import PartDiedError, Parts
 
 PARENT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from contract.clock import SystemClock
 from hallwatch.processes import Parts
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it
 folder = Path(sys.argv[1])
 Parts(folder, SystemClock()).start("twin", "twin", "run", "--hosts", "1", "--quiet", "--folder", str(folder))
 while not (folder / "endpoints.json").exists():
