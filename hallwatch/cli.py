@@ -106,13 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = error.filename or _MENDABLE.get(error.errno or 0)
         if where is None:
             raise
+        if where == _OUTPUT:
+            _drop_output()
         _fail(f"{where}: {error.strerror}")
 
 
+_OUTPUT = "the output"
 _MENDABLE = {
-    errno.ENOSPC: "the output",
-    errno.EDQUOT: "the output",
-    errno.EFBIG: "the output",
+    errno.ENOSPC: _OUTPUT,
+    errno.EDQUOT: _OUTPUT,
+    errno.EFBIG: _OUTPUT,
     errno.EMFILE: "this process may open more after `ulimit -n 4096`",
     errno.ENFILE: "this machine",
 }
@@ -122,6 +125,13 @@ _MENDABLE = {
 def _fail(message: str) -> NoReturn:
     click.echo(f"hallwatch: {message}", err=True)
     sys.exit(2)
+
+
+def _drop_output() -> None:
+    """Let what could not be written go: the interpreter would try once more when it ends, and complain of that."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _prepare_streams() -> None:

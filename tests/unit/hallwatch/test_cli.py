@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,10 +86,12 @@ def test_a_folder_that_cannot_be_made_is_one_message(
     assert capsys.readouterr().err == f"hallwatch: {tmp_path}/file/hall: Not a directory\n"
 
 
-def test_a_full_disk_behind_the_output_is_one_message() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["written at the end", "written at once"])
+def test_a_full_disk_behind_the_output_is_one_message(unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "hallwatch", "rules", "check"],
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert done.returncode == 2
