@@ -13,7 +13,7 @@ from rich.console import Console
 
 from analytics.query import connect
 from contract.config import load_config
-from hallwatch.commands.options import CONFIG
+from hallwatch.commands.options import CONFIG, format_option
 from hallwatch.terminal import counted, open_console, say, shown
 
 _COLOURS = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "cyan"}
@@ -23,14 +23,7 @@ _COLOURS = {"critical": "bold red", "major": "red", "minor": "yellow", "info": "
 @CONFIG
 @click.option("--history", is_flag=True, help="Every transition, newest first, instead of what fires now.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Of the history.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="json: one object per line.",
-)
+@format_option(("table", "json"), "json: one object per line.")
 def alerts(config_path: Path, history: bool, limit: int, output_format: str) -> None:
     """List the alerts that fire now; the engine may be running or not."""
     from alerts.engine import current_alerts

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 CONFIG = click.option(
     "--config",
@@ -17,6 +21,19 @@ CONFIG = click.option(
     show_default=True,
     help="Configuration file.",
 )
+
+
+def format_option(formats: Sequence[str], words: str) -> Callable[[_Command], _Command]:
+    """Return the option that says how an answer is written; the first of `formats` is the default."""
+    return click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help=words,
+    )
+
 
 ACCEPT_NEW_LOG = click.option(
     "--accept-new-log",

@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from hallwatch.commands.options import format_option
+
 if TYPE_CHECKING:
     from ingest.kernel.parser import KernelParser
 
@@ -43,14 +45,7 @@ def parse() -> None:
 
 @parse.command("kernel-log")
 @click.argument("file", type=click.File("rb"))
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(_FORMATS),
-    default="table",
-    show_default=True,
-    help="json: an object per line.",
-)
+@format_option(_FORMATS, "json: an object per line.")
 @click.option("--driver", help="Version of the GPU driver, where the log does not tell it, like 570.124.06.")
 @click.option("--host", help="Host of the log, for the column of that name.")
 @click.option("--zone", default="UTC", show_default=True, help="Zone of dates without one.")

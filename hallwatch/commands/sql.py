@@ -11,7 +11,7 @@ import duckdb
 
 from analytics.output import FORMATS
 from analytics.query import connect
-from hallwatch.commands.options import CONFIG
+from hallwatch.commands.options import CONFIG, format_option
 
 
 @click.command()
@@ -23,14 +23,7 @@ from hallwatch.commands.options import CONFIG
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of the lake, instead of a configuration.",
 )
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(FORMATS),
-    default="table",
-    show_default=True,
-    help="json: an object per line; arrow: an IPC stream.",
-)
+@format_option(FORMATS, "json: an object per line; arrow: an IPC stream.")
 def sql(query: str | None, config_path: Path, lake_path: Path | None, output_format: str) -> None:
     """Ask the lake a question in DuckDB's SQL; without QUERY, the question is read from standard input.
 
