@@ -194,14 +194,13 @@ class LocalBus:
                 [(group, find_partition(connection, p).id, offset) for p, offset in offsets.items()],
             )
 
-    def lag(self, group: str) -> dict[TopicPartition, int]:
+    def committed(self, group: str) -> dict[TopicPartition, int]:
         with self._database.reading() as connection:
             rows = connection.execute(
-                "SELECT topic, number, max(ends - position, 0) FROM commits JOIN partitions ON id = partition"
-                " WHERE member = ? ORDER BY topic, number",
+                "SELECT topic, number, position FROM commits JOIN partitions ON id = partition WHERE member = ?",
                 (group,),
             ).fetchall()
-        return {TopicPartition(topic, number): lag for topic, number, lag in rows}
+        return {TopicPartition(topic, number): offset for topic, number, offset in rows}
 
     def close(self) -> None:
         self._database.close()

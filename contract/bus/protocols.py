@@ -166,8 +166,8 @@ class Bus(Protocol):
 
     def consumer(self, group: str) -> Consumer: ...
 
-    def lag(self, group: str) -> dict[TopicPartition, int]:
-        """Return end offset minus committed offset, for every partition the group ever committed."""
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Return what a group committed last, in every partition of which it ever did and that is still there."""
         ...
 
     def close(self) -> None: ...

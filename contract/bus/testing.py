@@ -41,7 +41,7 @@ class MemoryBus:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
         self.topics: dict[str, _Topic] = {}
-        self.committed: dict[str, dict[TopicPartition, int]] = {}
+        self.commits: dict[str, dict[TopicPartition, int]] = {}
         self.fail_with: TransportError | None = None
 
     def ensure_topics(self, streams: Iterable[Stream]) -> None:
@@ -68,11 +68,8 @@ class MemoryBus:
     def consumer(self, group: str) -> MemoryConsumer:
         return MemoryConsumer(self, group)
 
-    def lag(self, group: str) -> dict[TopicPartition, int]:
-        return {
-            at: len(self.topic(at.topic).messages[at.partition]) - offset
-            for at, offset in self.committed.get(group, {}).items()
-        }
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        return dict(self.commits.get(group, {}))
 
     def close(self) -> None:
         """Keep everything: the next `producer` or `consumer` finds it again."""
@@ -198,7 +195,7 @@ class MemoryConsumer:
         return {at: len(self._bus.topic(at.topic).messages[at.partition]) for at in partitions}
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._bus.committed.setdefault(self._group, {}).update(offsets)
+        self._bus.commits.setdefault(self._group, {}).update(offsets)
 
     def close(self) -> None:
         """Hold nothing that must be given back."""

@@ -18,7 +18,7 @@ from contract.bus import Bus, TopicPartition, open_bus
 from contract.config import BusSection, load_config
 from contract.errors import TransportError
 from contract.streams import STREAMS
-from hallwatch.commands.options import CONFIG
+from hallwatch.commands.options import CONFIG, format_option
 from hallwatch.terminal import counted, open_console, say
 
 
@@ -36,14 +36,7 @@ class _Place:
 @click.command()
 @CONFIG
 @click.option("--group", default="sink", show_default=True, help="Of which readers.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="json: one object per line, of every partition.",
-)
+@format_option(("table", "json"), "json: one object per line, of every partition.")
 def lag(config_path: Path, group: str, output_format: str) -> None:
     """Show how many messages on the bus a group of readers has not dealt with.
 
@@ -66,20 +59,22 @@ def lag(config_path: Path, group: str, output_format: str) -> None:
 
 def _find_places(bus: Bus, group: str) -> Iterator[_Place]:
     """Yield how far a group is in each partition of the streams that are on the bus; raise TransportError."""
-    behind = bus.lag(group)
     partitions = [
         TopicPartition(topic, number) for topic, count in _topics(bus).items() for number in range(count)
     ]
     with closing(bus.consumer(group)) as consumer:
-        begins, ends = consumer.begin_offsets(partitions), consumer.end_offsets(partitions)
+        begins = consumer.begin_offsets(partitions)
+        # Before the ends, for a hall goes on writing: so a group is never shown further than it is.
+        committed = bus.committed(group)
+        ends = consumer.end_offsets(partitions)
     for at in partitions:
-        end, said = ends[at], behind.get(at)
+        end, said = ends[at], committed.get(at)
         yield _Place(
             topic=at.topic,
             partition=at.partition,
             end=end,
-            committed=None if said is None else end - said,
-            lag=end - begins[at] if said is None else said,
+            committed=said,
+            lag=max(0, end - max(begins[at], said or 0)),
         )
 
 

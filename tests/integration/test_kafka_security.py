@@ -221,7 +221,7 @@ def test_users_with_the_rights_write_and_read_as_a_group(cluster: Cluster, topic
         consumer.subscribe([topic], Assigned(consumer))
         assert texts(read_all(consumer, 2)) == ["first", "second"]
         consumer.commit({TopicPartition(topic, 0): 2})
-        assert bus.lag(f"group-{topic}") == {TopicPartition(topic, 0): 0}
+        assert bus.committed(f"group-{topic}") == {TopicPartition(topic, 0): 2}
 
 
 def test_a_certificate_says_who_somebody_is(cluster: Cluster, topic: str) -> None:

@@ -110,16 +110,10 @@ class KafkaBus:
         self._admin.ask("committing offsets", note)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return what a group committed, in every partition that is still there."""
         found = self._admin.ask("asking for offsets", lambda client: client.list_group_offsets([group]))
         offsets = {TopicPartition(*at): noted.offset for at, noted in found.get(group, {}).items()}
         topics = find_topics(self._admin, {at.topic for at in offsets})
         return {at: offset for at, offset in offsets.items() if offset >= 0 and at.topic in topics}
-
-    def lag(self, group: str) -> dict[TopicPartition, int]:
-        committed = self.committed(group)
-        ends = self.end_offsets(committed)
-        return {at: max(0, ends[at] - committed[at]) for at in sorted(committed)}
 
     def close(self) -> None:
         self._admin.close()

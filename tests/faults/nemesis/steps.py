@@ -109,8 +109,8 @@ class SteppedBus:
     def consumer(self, group: str) -> Consumer:
         return self._bus.consumer(group)
 
-    def lag(self, group: str) -> dict[TopicPartition, int]:
-        return self._bus.lag(group)
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        return self._bus.committed(group)
 
     def close(self) -> None:
         self._bus.close()

@@ -61,6 +61,22 @@ def test_the_table_ends_with_the_total(config: Path) -> None:
     ]
 
 
+def test_a_group_is_not_shown_further_than_it_is_while_a_hall_writes(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(config)
+    look = LocalBus.committed
+
+    def look_and_go_on(bus: LocalBus, group: str) -> dict[TopicPartition, int]:
+        found = look(bus, group)
+        bus.append([(GPU_SAMPLES.topic, 3, record("late"))])
+        return found
+
+    monkeypatch.setattr(LocalBus, "committed", look_and_go_on)
+    places = [json.loads(line) for line in ask(config, "--format", "json").splitlines()]
+    assert [(at["end"], at["committed"], at["lag"]) for at in places if at["partition"] == 3] == [(4, 2, 2)]
+
+
 def test_another_group_is_further_or_not(config: Path) -> None:
     fill(config)
     assert ask(config, "--group", "other").splitlines()[-1].startswith("4 messages waiting")

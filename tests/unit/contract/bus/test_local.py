@@ -373,11 +373,11 @@ def test_a_topic_deleted_behind_a_reader_stops_it(bus: LocalBus, consumer: Consu
             consumer.poll(0)
 
 
-def test_a_deleted_topic_takes_its_lag_along(bus: LocalBus, consumer: Consumer) -> None:
+def test_a_deleted_topic_takes_what_was_committed_along(bus: LocalBus, consumer: Consumer) -> None:
     append(bus, 0, "a")
     consumer.commit({ZERO: 0})
     bus.delete_topic("t")
-    assert bus.lag("g") == {}
+    assert bus.committed("g") == {}
     assert reason_of(lambda: bus.delete_topic("t")) == "no_topic"
     assert reason_of(lambda: bus.describe("t")) == "no_topic"
 
