@@ -33,8 +33,9 @@ class FaultKind:
 
     kind: Literal["fault", "decoy"]
     entity: Literal["gpu", "nic", "host"]
-    draw: Callable[[np.random.Generator], dict[str, float | str]]
-    shows: Callable[[Hall, Readings, Target], bool]
+    draw: Callable[[np.random.Generator], dict[str, float | str]] = lambda _rng: {}
+    shows: Callable[[Hall, Readings, Target], bool] = lambda _hall, _readings, _target: True
+    """Whether a device shows it; what is in the log is shown at once."""
     begin: Callable[[Hall, Target, Magnitude], None] = lambda _hall, _target, _magnitude: None
     hold: Callable[[Hall, Target, Magnitude, float], None] = lambda _hall, _target, _magnitude, _age: None
 
@@ -162,10 +163,6 @@ def _hold_restart(hall: Hall, target: Target, _magnitude: Magnitude, _age_second
     hall.answers[target.host] = "refuse"
 
 
-def _draws_nothing(_rng: np.random.Generator) -> dict[str, float | str]:
-    return {}
-
-
 def _is_not_serving(hall: Hall, _readings: Readings, target: Target) -> bool:
     return hall.answers[target.host] != "serve"
 
@@ -181,7 +178,6 @@ KINDS: Mapping[str, FaultKind] = {
     "xid79": FaultKind(
         kind="fault",
         entity="gpu",
-        draw=_draws_nothing,
         begin=_begin_xid79,
         shows=lambda _hall, readings, target: bool(readings["last_xid"][target.gpu] == 79),
     ),
@@ -197,19 +193,15 @@ KINDS: Mapping[str, FaultKind] = {
         entity="gpu",
         draw=_draw_nvlink,
         begin=_begin_nvlink,
-        shows=lambda _hall, _readings, _target: True,
     ),
     "nic": FaultKind(
         kind="fault",
         entity="nic",
-        draw=_draws_nothing,
         begin=_begin_nic,
-        shows=lambda _hall, _readings, _target: True,
     ),
     "job-start": FaultKind(
         kind="decoy",
         entity="host",
-        draw=_draws_nothing,
         begin=_begin_job,
         shows=lambda _hall, readings, target: bool(readings["utilization_percent"][target.gpu] > 0),
     ),
@@ -224,16 +216,12 @@ KINDS: Mapping[str, FaultKind] = {
     "nic-notices": FaultKind(
         kind="decoy",
         entity="nic",
-        draw=_draws_nothing,
         begin=_begin_notices,
-        shows=lambda _hall, _readings, _target: True,
     ),
     "forged-xid": FaultKind(
         kind="decoy",
         entity="gpu",
-        draw=_draws_nothing,
         begin=_begin_forged,
-        shows=lambda _hall, _readings, _target: True,
     ),
 }
 """Every kind by the name it has in scenarios and labels. One with `lasts_seconds` ends by itself."""
