@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from uuid import uuid4
 
 import kafka
 from bench import BenchRow, median_ratio
@@ -24,11 +23,10 @@ from contract.bus.kafka import producer as kafka_producer
 from contract.bus.kafka.bus import KafkaBus
 from contract.bus.local import LocalBus
 from contract.config import BusSection
-from contract.stream import Stream, text
-from contract.stream import time as time_column
 from tests.suites.broker import Broker, BrokerMissingError
+from tests.suites.bus_suite import stream_of
 
-MESSAGES = 6_000
+MESSAGES = 24_000
 PARTITIONS = 24
 BODY = (b'{"ts":1780272000000000,"temperature_celsius":[41,42,43,44],"power_watts":[401.5,402.25]}' * 12)[
     :1024
@@ -84,17 +82,7 @@ def _measure_cluster(bus: Bus, servers: dict[str, str]) -> Iterator[BenchRow]:
 
 
 def _make_topic(bus: Bus) -> str:
-    stream = Stream(
-        name=f"bench_{uuid4().hex}",
-        family="self",
-        version=1,
-        key="host",
-        partitions=PARTITIONS,
-        interval=None,
-        rows_per_second=1,
-        doc="Made by a benchmark.",
-        columns=[time_column("ts", "When."), text("host", "Which.")],
-    )
+    stream = stream_of(PARTITIONS)
     bus.ensure_topics([stream])
     return stream.topic
 
