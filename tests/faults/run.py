@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,7 +51,12 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="nemesis-") as folder, ThreadPoolExecutor(options.jobs) as pool:
         place = Path(options.keep or folder)
-        runs = list(pool.map(lambda plan: run_one(place, options, *plan), plans))
+        try:
+            runs = list(pool.map(lambda plan: run_one(place, options, *plan), plans))
+        except KeyboardInterrupt:
+            # The pool would wait for its runs; what they started ends with this process.
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(130)
     click.echo("\n".join([HEAD, *(run.row() for run in runs)]))
     click.echo(f"{sum(len(run.struck) for run in runs)} strikes in {time.monotonic() - began:.0f} s")
     sys.exit(any(run.flaws for run in runs))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from random import Random
 from typing import Self
 
 from alerts.journal import FILE as JOURNAL
@@ -28,7 +29,7 @@ from contract.streams.gpu import GPU_SAMPLES
 from tests.faults.nemesis import disk
 from tests.faults.nemesis.children import HOSTS, STREAMS, Site, cursor_name, open_bus, run_role
 from tests.faults.nemesis.marks import Marks, clear_marks
-from tests.faults.nemesis.proxy import Proxy
+from tests.faults.nemesis.proxy import Mode, Proxy
 from tests.suites.broker import Broker
 
 _LOOK_SECONDS = 0.1
@@ -336,6 +337,15 @@ class Rig:
             f"{role} feels {' or '.join(what)}",
             lambda: any(map(marks.has, what)) or not self.runs(role),
         )
+
+    def spoil(self, proxy: Proxy, mode: Mode, between: str, random: Random) -> None:
+        """Spoil the connections of a proxy for a while, and until one was; raise NotStruckError."""
+        proxy.set(mode)
+        try:
+            self.go_on(self.times.slow + random.uniform(0.0, 0.5))
+            self.await_strike(f"{mode} between {between}", lambda: proxy.spoiled > 0)
+        finally:
+            proxy.set("pass")
 
     def go_on(self, seconds: float) -> None:
         """Let the system work, or suffer, for a while."""

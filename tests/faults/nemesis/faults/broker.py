@@ -57,12 +57,7 @@ def hang(rig: Rig, random: Random) -> None:
 
 
 def spoil(mode: Mode, rig: Rig, random: Random) -> None:
-    rig.link.set(mode)
-    try:
-        rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
-        rig.await_strike(f"{mode} between broker and clients", lambda: rig.link.spoiled > 0)
-    finally:
-        rig.link.set("pass")
+    rig.spoil(rig.link, mode, "broker and clients", random)
 
 
 FAULTS = [

@@ -28,12 +28,7 @@ def refuse(rig: Rig, random: Random) -> None:
 
 
 def spoil(mode: Mode, rig: Rig, random: Random) -> None:
-    rig.proxy.set(mode)
-    try:
-        rig.go_on(rig.times.slow + random.uniform(0.0, 0.5))
-        rig.await_strike(f"{mode} between engine and receiver", lambda: rig.proxy.spoiled > 0)
-    finally:
-        rig.proxy.set("pass")
+    rig.spoil(rig.proxy, mode, "engine and receiver", random)
 
 
 def answer_someone(rig: Rig) -> None:
