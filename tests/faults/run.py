@@ -23,7 +23,7 @@ import click
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT))
 
-from tests.faults.nemesis.disk import OWN_MOUNTS, may_mount  # noqa: E402
+from tests.faults.nemesis.disk import OWN_MOUNTS, may_mount, remove_disks_below  # noqa: E402
 from tests.faults.nemesis.fault import Fault  # noqa: E402
 from tests.faults.nemesis.matrix import HEAD, Run, draw, faults_for, strike_all  # noqa: E402
 from tests.faults.nemesis.mutations import MUTATIONS  # noqa: E402
@@ -55,6 +55,7 @@ def main() -> None:
             runs = list(pool.map(lambda plan: run_one(place, options, *plan), plans))
         except KeyboardInterrupt:
             # The pool would wait for its runs; what they started ends with this process.
+            remove_disks_below(Path(folder))
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(130)
     click.echo("\n".join([HEAD, *(run.row() for run in runs)]))

@@ -34,6 +34,15 @@ def remove_disk(folder: Path) -> None:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
+def remove_disks_below(folder: Path) -> None:
+    """Let go of every disk in a folder, so that the folder can be removed while somebody still uses them."""
+    if may_mount():
+        mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        for place in reversed(mounted):
+            if Path(place).is_relative_to(folder):
+                subprocess.run(["umount", "--lazy", place], check=False)
+
+
 def fill(folder: Path) -> None:
     """Take what room is left on a folder's disk, to the last byte."""
     with (folder / BALLAST).open("ab", buffering=0) as ballast:
