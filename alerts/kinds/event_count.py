@@ -15,9 +15,12 @@ from alerts.duration import Duration
 from alerts.frame import Frame
 from alerts.projection import TRUE
 from alerts.rule import Problem, Rule, column_problems
-from alerts.state import CLOCK_BACK_US
 from alerts.watcher import Context, Moment, Open, Tick, Watcher, kind
 from contract.streams import STREAMS
+
+SET_BACK_US = 900_000_000
+"""Time that falls by more than this within one source is a clock that was set. By less it may be the count of repeats
+that a collector gathered: it has the time of the last of them, and comes minutes later."""
 
 MAX_SOURCES = 16
 
@@ -114,7 +117,7 @@ class EventCountWatcher(Watcher[EventCountRule]):
     def _follow_clock(self, history: _History, source: str, ts_us: int) -> None:
         """Move what is remembered with a clock that was set back, so that its distances stay."""
         back_us = history.newest_us.get(source, ts_us) - ts_us
-        if back_us > CLOCK_BACK_US:
+        if back_us > SET_BACK_US:
             history.times_us = [us - back_us for us in history.times_us]
             history.bursts = {key: us - back_us for key, us in history.bursts.items()}
             history.newest_us = {name: us - back_us for name, us in history.newest_us.items()}

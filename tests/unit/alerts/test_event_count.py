@@ -130,6 +130,14 @@ def test_a_clock_that_is_set_back_hides_no_event_and_makes_no_repeat_a_new_one()
     ]
 
 
+def test_a_count_of_repeats_that_is_told_late_is_no_clock_that_was_set() -> None:
+    feed = Feed()
+    rows = [feed.event(250, 79), feed.event(260, 63, ahead=-160), feed.event(285, 79)]
+    fields = {"burst_by": ["code"], "burst_gap": "3m", "within": "10m"}
+    assert run(rows, count=3, **fields) == []
+    assert [verdict[0] for verdict in run(rows, count=2, **fields)] == [100]
+
+
 def test_memory_of_one_entity_is_bounded() -> None:
     from alerts.kinds.event_count import MAX_KEPT
 
