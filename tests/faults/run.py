@@ -58,6 +58,9 @@ def main() -> None:
             remove_disks_below(Path(folder))
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(130)
+        finally:
+            # A run that failed leaves its disks mounted, and a mounted folder cannot be removed.
+            remove_disks_below(Path(folder))
     click.echo("\n".join([HEAD, *(run.row() for run in runs)]))
     click.echo(f"{sum(len(run.struck) for run in runs)} strikes in {time.monotonic() - began:.0f} s")
     sys.exit(any(run.flaws for run in runs))

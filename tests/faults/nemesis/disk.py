@@ -57,9 +57,17 @@ def make_room(folder: Path) -> None:
 
 
 def forbid_writing(folder: Path) -> None:
-    """Make a folder read-only for whoever opens a file in it from now on, root included."""
-    _mount("--bind", folder, folder)
-    _mount("-o", "remount,ro,bind", folder)
+    """Make a folder read-only for whoever opens a file in it from now on, root included.
+
+    It turns read-only beside the folder and is laid over it after: a mount with a file open for writing refuses to
+    (`mount`: busy), and the system that is to be struck writes all the time.
+    """
+    aside = folder.with_name(f"{folder.name}-read-only")
+    aside.mkdir(exist_ok=True)
+    _mount("--bind", folder, aside)
+    _mount("-o", "remount,ro,bind", aside)
+    _mount("--bind", aside, folder)
+    subprocess.run(["umount", aside], check=True)
 
 
 def allow_writing(folder: Path) -> None:
