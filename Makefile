@@ -49,6 +49,8 @@ docs: $(VENV)/.runtime ## write the generated pages of docs/ again
 
 ##@ Maintain
 
+EXTRAS := --extra kafka --extra coolant --extra attestation
+
 # The lowest supported Python resolves: a package that only older versions need must be in the lock.
 # The other locks start as copies of dev.txt, so that one package has one version and its hashes everywhere.
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --no-config --no-emit-options \
@@ -57,12 +59,12 @@ LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --no-confi
 .PHONY: lock
 lock: $(VENV)/.dev ## pin every dependency by hash (Python 3.11); ARGS=--upgrade takes newer versions
 	@$(PY) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "make lock needs a $(VENV) of Python 3.11")'
-	$(LOCK) $(ARGS) --extra kafka --extra test --extra dev -o requirements/dev.txt pyproject.toml
+	$(LOCK) $(ARGS) $(EXTRAS) --extra test --extra dev -o requirements/dev.txt pyproject.toml
 	cp requirements/dev.txt requirements/test.txt
 	cp requirements/dev.txt requirements/runtime.txt
 	cp requirements/dev.txt requirements/dashboards.txt
-	$(LOCK) --extra kafka --extra test -o requirements/test.txt pyproject.toml
-	$(LOCK) --extra kafka -o requirements/runtime.txt pyproject.toml
+	$(LOCK) $(EXTRAS) --extra test -o requirements/test.txt pyproject.toml
+	$(LOCK) $(EXTRAS) -o requirements/runtime.txt pyproject.toml
 	$(LOCK) --extra dashboards -o requirements/dashboards.txt pyproject.toml
 
 .PHONY: clean

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -22,7 +22,7 @@ from contract.stream import Stream
 class Rows:
     """Rows of one stream of one tick: values by column, all of one length.
 
-    The runner adds `synthetic`, and `ts` and `host` where they are not given: rows are of the time of the reading,
+    The runner adds `synthetic`, and `ts` and `host` or `equipment` where they are not given: rows are of the time of the reading,
     unless they tell of something that was when they say.
     """
 
@@ -74,15 +74,15 @@ class Collector(Protocol):
 class CollectorConfig(StrictConfig):
     """What every collector's table in the configuration has."""
 
+    subject_column: ClassVar[str] = ""
+    """The column, and the key of the configuration, that says whom it reads; empty where that is the hall."""
+
     collector: str = Field(description="Name of the collector.")
-    host: str = Field(
-        default="", max_length=255, description="The host it reads; empty where it reads the hall itself."
-    )
     instance: str = Field(
         default="main",
         pattern=NAME_PATTERN,
         max_length=64,
-        description="Tells apart several of one collector on one host.",
+        description="Tells apart several of one collector at one place.",
     )
     interval_seconds: float = Field(
         default=10, gt=0, le=3600, description="Time from one reading to the next."
@@ -91,11 +91,30 @@ class CollectorConfig(StrictConfig):
         default=5, gt=0, le=600, description="A reading that takes longer has failed."
     )
 
+    @property
+    def subject(self) -> str:
+        """The host or the equipment it reads; empty where it reads the hall itself."""
+        return str(getattr(self, self.subject_column)) if self.subject_column else ""
+
 
 class HostConfig(CollectorConfig):
     """The table of a collector that reads a host."""
 
+    subject_column: ClassVar[str] = "host"
+
     host: str = Field(pattern=NAME_PATTERN, max_length=255, description="The host it reads.")
+
+
+class EquipmentConfig(CollectorConfig):
+    """The table of a collector that reads a unit of the building: a coolant unit, a meter."""
+
+    subject_column: ClassVar[str] = "equipment"
+
+    equipment: str = Field(
+        pattern=NAME_PATTERN,
+        max_length=255,
+        description="The unit it reads, as the map of the hall names it.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

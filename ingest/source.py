@@ -116,7 +116,7 @@ class Source:
         self._status_due = 0.0
         self._random = random.Random(zlib.crc32(self.name.encode()))
         # The map of the hall goes first: what hosts send is judged by it.
-        self._phase = self._random.random() if config.host else 0.0
+        self._phase = self._random.random() if config.subject else 0.0
         self._stored_cursor = outlet.cursor(self.name)
         if self._stored_cursor is not None:
             collector.restore(self._stored_cursor)
@@ -229,8 +229,8 @@ class Source:
     def _clean(self, rows: Rows, now_us: int) -> pa.Table:
         count = len(rows)
         columns: dict[str, Any] = {"ts": [now_us] * count, "synthetic": [self._hall.synthetic] * count}
-        if self._config.host and "host" in rows.stream.by_name:
-            columns["host"] = [self._config.host] * count
+        if self._config.subject_column in rows.stream.by_name:
+            columns[self._config.subject_column] = [self._config.subject] * count
         table, rejected = rows.stream.clean({**columns, **rows.columns})
         for (column, reason), number in rejected.items():
             self._tally.values_rejected += number
@@ -312,7 +312,7 @@ class Source:
         row = {
             "ts": self._now_us(),
             "synthetic": self._hall.synthetic,
-            "host": self._config.host or None,
+            "host": self._config.subject if self._config.subject_column == "host" else None,
             "source": self.name,
             "collector": self._config.collector,
             "epoch": self._epoch,
@@ -334,5 +334,5 @@ class Source:
 
 
 def source_name(config: CollectorConfig, hall: HallSection) -> str:
-    """Return who a collector instance is on the bus; a collector without a host reads the hall."""
-    return f"{config.collector}@{config.host or hall.name}/{config.instance}"
+    """Return who a collector instance is on the bus; a collector without a subject reads the hall."""
+    return f"{config.collector}@{config.subject or hall.name}/{config.instance}"

@@ -2,10 +2,12 @@
 Imports only contract.stream."""
 
 from contract.stream import Stream
-from contract.streams import alerts, fabric, gpu, self, topology
+from contract.streams import alerts, attestation, coolant, fabric, gpu, host, self, topology
 
 STREAMS: dict[str, Stream] = {
-    s.name: s for family in (gpu, fabric, topology, alerts, self) for s in family.STREAMS
+    s.name: s
+    for family in (gpu, host, fabric, coolant, attestation, topology, alerts, self)
+    for s in family.STREAMS
 }
 """Every stream by name, in the order of the documentation."""
 

@@ -41,7 +41,7 @@ from contract.metrics import Metrics
 from contract.streams.alerts import ALERTS, NOTIFICATIONS
 from contract.streams.gpu import GPU_EVENTS, GPU_SAMPLES
 from contract.streams.self import COLLECTOR_STATUS, DEAD_LETTERS
-from ingest.collector import CollectorConfig
+from ingest.collector import HostConfig
 from ingest.runner import Runner
 from ingest.source import Source, SourceMetrics, source_name
 from ingest.spool import DirectOutlet, Outlet, SpoolOutlet
@@ -102,8 +102,8 @@ def open_local_bus(site: Site, clock: Clock) -> LocalBus:
     return LocalBus(site.folder / "bus", clock=clock, wait_seconds=LOCK_SECONDS if site.quick else 10.0)
 
 
-def config_of(host: str) -> CollectorConfig:
-    return CollectorConfig(collector="stamp", host=host, interval_seconds=INTERVAL_SECONDS)
+def config_of(host: str) -> HostConfig:
+    return HostConfig(collector="stamp", host=host, interval_seconds=INTERVAL_SECONDS)
 
 
 def cursor_name(host: str) -> str:

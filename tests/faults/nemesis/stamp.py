@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from contract.streams.gpu import GPU_EVENTS, GPU_SAMPLES
-from ingest.collector import CollectorConfig, Reading, Rows
+from ingest.collector import HostConfig, Reading, Rows
 
 GPUS = 2
 """Per host."""
@@ -59,7 +59,7 @@ def expected_transitions(seed: int, promised: dict[str, int]) -> set[tuple[str, 
 class StampCollector:
     """A device that answers with the next number. `reached` is told of every reading."""
 
-    def __init__(self, config: CollectorConfig, seed: int, reached: Callable[[str], None]) -> None:
+    def __init__(self, config: HostConfig, seed: int, reached: Callable[[str], None]) -> None:
         self._host = config.host
         self._seed = seed
         self._reached = reached

@@ -7,7 +7,7 @@ import pytest
 import ingest
 from contract.errors import ConfigError
 from contract.streams import STREAMS
-from ingest.collector import COLLECTORS, CollectorConfig, Reading, collector
+from ingest.collector import COLLECTORS, HostConfig, Reading, collector
 from ingest.gpu.dcgm import DcgmConfig
 from ingest.registry import collectors_page, read_table
 from ingest.testing import FakeCollector
@@ -47,14 +47,15 @@ def added(tmp_path, monkeypatch):
 
 
 def test_the_collectors_are_found_by_their_files():
-    assert list(COLLECTORS.all()) == ["gpu-dcgm", "gpu-kernel-log", "inventory"]
+    files = {"gpu-dcgm", "gpu-kernel-log", "inventory"}
+    assert files <= set(COLLECTORS.all())
 
 
 @pytest.mark.usefixtures("added")
 def test_one_file_in_a_subfolder_adds_a_collector():
-    assert list(COLLECTORS.all()) == ["gpu-dcgm", "gpu-kernel-log", "inventory", "thermometer"]
+    assert "thermometer" in COLLECTORS.all()
     registration, config = read_table({"collector": "thermometer", "host": "h1"}, "here")
-    assert config.host == "h1"
+    assert config.subject == "h1"
     assert "## thermometer\n\nReads a thermometer.\n\nWrites `gpu_samples`." in collectors_page()
     assert registration.streams == (STREAMS["gpu_samples"],)
 
@@ -62,7 +63,7 @@ def test_one_file_in_a_subfolder_adds_a_collector():
 def test_two_collectors_cannot_share_a_name():
     COLLECTORS.all()
     with pytest.raises(ValueError, match="two plug-ins are named 'gpu-dcgm'"):
-        collector("gpu-dcgm", CollectorConfig, ())(lambda _config, _context: FakeCollector(Reading()))
+        collector("gpu-dcgm", HostConfig, ())(lambda _config, _context: FakeCollector(Reading()))
 
 
 GOOD = {"collector": "gpu-dcgm", "host": "h1", "url": "http://127.0.0.1:9400/metrics"}

@@ -17,7 +17,7 @@ from contract.streams.gpu import GPU_EVENTS, GPU_SAMPLES
 from contract.streams.self import COLLECTOR_STATUS
 from contract.streams.topology import INVENTORY
 from contract.testing import FakeClock, example_rows
-from ingest.collector import COLLECTORS, CollectorConfig, Reading, Rows
+from ingest.collector import COLLECTORS, CollectorConfig, HostConfig, Reading, Rows
 from ingest.runner import Runner, build_runner
 from ingest.sender import Sender
 from ingest.source import LONGEST_BACK_OFF_SECONDS, STATUS_SECONDS, Source, SourceMetrics, source_name
@@ -37,7 +37,7 @@ BAD = CollectError("timeout", "no whole answer in time")
 class Bench:
     """One source on a clock that is driven, and everything it touches."""
 
-    def __init__(self, *answers, outlet=None, clock=None, polls=None, before=None, **config):
+    def __init__(self, *answers, outlet=None, clock=None, polls=None, before=None, settings=None, **config):
         self.clock = clock or FakeClock()
         self.outlet = outlet or FakeOutlet()
         self.metrics = Metrics()
@@ -46,7 +46,9 @@ class Bench:
         self.times = []
         self._before = before
         self.collector = FakeCollector(*(answers or (GOOD,)), before=self._asked)
-        self.config = CollectorConfig(**{"collector": "fake", "host": "h1", "interval_seconds": 1, **config})
+        self.config = settings or HostConfig(
+            **{"collector": "fake", "host": "h1", "interval_seconds": 1, **config}
+        )
         self.source = Source(
             self.config, self.collector, self.outlet, HALL, "epoch-1", self.clock, SourceMetrics(self.metrics)
         )
@@ -91,8 +93,7 @@ def test_the_place_on_the_grid_is_the_sources_own_and_stays():
 
 
 def test_a_source_of_the_hall_itself_begins_at_once():
-    bench = Bench(Reading(), polls=2, host="", interval_seconds=7)
-    bench.run()
+    bench = Bench(Reading(), polls=2, settings=CollectorConfig(collector="fake", interval_seconds=7)).run()
     assert bench.times == [0, 7]
 
 
@@ -408,9 +409,7 @@ def make_runner(*benches):
     counters = SourceMetrics(metrics)
     clock = SystemClock()
     for number, collector in enumerate(benches):
-        settings = CollectorConfig(
-            collector="fake", host=f"h{number}", interval_seconds=0.02, timeout_seconds=1
-        )
+        settings = HostConfig(collector="fake", host=f"h{number}", interval_seconds=0.02, timeout_seconds=1)
         sources.append(Source(settings, collector, outlet, HALL, "e", clock, counters))
     return Runner(sources, outlet, clock=clock, metrics=metrics), outlet
 
@@ -475,7 +474,7 @@ def test_a_thread_that_dies_ends_the_run_with_its_error():
             raise RuntimeError("the outlet is broken")
 
     collector = FakeCollector(GOOD)
-    settings = CollectorConfig(collector="fake", host="h", interval_seconds=1)
+    settings = HostConfig(collector="fake", host="h", interval_seconds=1)
     metrics, outlet, clock = Metrics(), Broken(), FakeClock()
     source = Source(settings, collector, outlet, HALL, "e", clock, SourceMetrics(metrics))
     with pytest.raises(RuntimeError, match="the outlet is broken"):

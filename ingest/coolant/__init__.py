@@ -1,0 +1,2 @@
+"""Collectors of coolant units, loops and leak detectors.
+Imports contract and ingest, nothing else of ours."""
