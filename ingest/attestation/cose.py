@@ -22,10 +22,10 @@ ALGORITHM, CRITICAL, CERTIFICATES = 1, 2, 33
 
 _CONTEXT = b"Signature1"
 
-_CURVES: dict[int, tuple[type[ec.EllipticCurve], HashAlgorithm]] = {
-    -7: (ec.SECP256R1, SHA256()),
-    -35: (ec.SECP384R1, SHA384()),
-    -36: (ec.SECP521R1, SHA512()),
+_CURVES: dict[int, tuple[ec.EllipticCurve, HashAlgorithm]] = {
+    -7: (ec.SECP256R1(), SHA256()),
+    -35: (ec.SECP384R1(), SHA384()),
+    -36: (ec.SECP521R1(), SHA512()),
 }
 _PSS: dict[int, HashAlgorithm] = {-37: SHA256(), -38: SHA384(), -39: SHA512()}
 
@@ -64,7 +64,8 @@ class Sign1:
         """Return the signed chain of certificates, the signer's first; empty where there is none or no list."""
         found = self.headers.get(CERTIFICATES)
         chain = found if isinstance(found, list) else [found]
-        return chain if all(isinstance(one, bytes) for one in chain) else []
+        certificates = [one for one in chain if isinstance(one, bytes)]
+        return certificates if len(certificates) == len(chain) else []
 
     def is_signed_by(self, key: PublicKeyTypes) -> bool:
         """Tell whether the signature is this key's, under the algorithm that the signed headers name."""
@@ -101,7 +102,7 @@ def is_signature(signature: bytes, signed: bytes, key: PublicKeyTypes, algorithm
         if algorithm in _CURVES and isinstance(key, ec.EllipticCurvePublicKey):
             curve, digest = _CURVES[algorithm]
             half = (curve.key_size + 7) // 8
-            if not isinstance(key.curve, curve) or len(signature) != 2 * half:
+            if key.curve.name != curve.name or len(signature) != 2 * half:
                 return False
             r, s = (int.from_bytes(part, "big") for part in (signature[:half], signature[half:]))
             key.verify(encode_dss_signature(r, s), signed, ec.ECDSA(digest))
