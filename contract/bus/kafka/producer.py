@@ -43,6 +43,7 @@ _SETTINGS: dict[str, Any] = {
 
 _FLIGHT_RECORDS, _FLIGHT_BYTES = 10_000, 64 * 2**20
 _CLOSE_SECONDS = 5.0
+_NEVER = 2**63
 _LOOK_SECONDS = 0.5
 """How often a producer looks whether the cluster still answers."""
 
@@ -62,6 +63,8 @@ class KafkaProducer:
         """Call-back and size of each record that was sent and not acknowledged, by its number."""
         self._flight_bytes = 0
         self._sent = self._acknowledged = 0
+        self._wake_at = _NEVER
+        """How many acknowledgements the first of those who wait for some is waiting for."""
         self._heard_at = time.monotonic()
         self._closing = False
         self._error: TransportError | None = None
@@ -88,7 +91,7 @@ class KafkaProducer:
         with self._changed:
             goal = self._sent
             while self._acknowledged < goal and self._error is None:
-                if not self._changed.wait(deadline - time.monotonic()):
+                if not self._await(goal, deadline - time.monotonic()):
                     raise TransportError("timeout", f"not everything was written in {timeout_seconds} s")
             if self._error is not None:
                 raise self._error.with_traceback(None)
@@ -99,8 +102,9 @@ class KafkaProducer:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            while self._flight and self._error is None and self._changed.wait(deadline - time.monotonic()):
-                pass
+            while self._flight and self._error is None:
+                if not self._await(self._sent, deadline - time.monotonic()):
+                    break
         self._fail(TransportError("closed", "this producer was closed"))
         self._watch.join(_CLOSE_SECONDS)
 
@@ -108,7 +112,8 @@ class KafkaProducer:
         """Take a record in as soon as there is room; return its number."""
         with self._changed:
             while self._is_full() and not self._unusable():
-                self._changed.wait()
+                # Until a quarter of it has landed: to wake for each record would cost more than to send it.
+                self._await(self._acknowledged + max(1, len(self._flight) // 4))
             if error := self._unusable():
                 raise error
             if not self._flight:
@@ -118,6 +123,11 @@ class KafkaProducer:
             self._flight[number] = (on_ack, size)
             self._flight_bytes += size
         return number
+
+    def _await(self, acknowledged: int, timeout_seconds: float | None = None) -> bool:
+        """Wait for so many acknowledgements, or for the end; it may return early. Return False after the time."""
+        self._wake_at = min(self._wake_at, acknowledged)
+        return self._changed.wait(timeout_seconds)
 
     def _is_full(self) -> bool:
         return len(self._flight) >= _FLIGHT_RECORDS or self._flight_bytes >= _FLIGHT_BYTES
@@ -151,7 +161,10 @@ class KafkaProducer:
             self._flight_bytes -= size
             self._acknowledged += 1
             self._heard_at = time.monotonic()
-            self._changed.notify_all()
+            if self._acknowledged >= self._wake_at:
+                # Whoever waits for more says so again.
+                self._wake_at = _NEVER
+                self._changed.notify_all()
 
     def _refuse(self, topic: str, error: Exception) -> None:
         self._fail(transport_error(error, f"writing to {topic}"))
