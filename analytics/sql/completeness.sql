@@ -3,19 +3,12 @@
 -- grain: one row per stream, source, epoch and minute of _received, from the source's first to the stream's newest
 -- units: events; expected = what the stream's interval makes of a minute; missing = holes in the epoch's sequence,
 --        counted in the minute in which a later event came
--- inputs: recent.gpu_samples, recent.gpu_instances, recent.gpu_links, recent.gpu_switches, recent.collector_status, lake_tables
-WITH origins AS (
-    SELECT 'gpu_samples' AS stream, _source, _epoch, _seq, _received FROM recent.gpu_samples
-    UNION ALL SELECT 'gpu_instances', _source, _epoch, _seq, _received FROM recent.gpu_instances
-    UNION ALL SELECT 'gpu_links', _source, _epoch, _seq, _received FROM recent.gpu_links
-    UNION ALL SELECT 'gpu_switches', _source, _epoch, _seq, _received FROM recent.gpu_switches
-    UNION ALL SELECT 'collector_status', _source, _epoch, _seq, _received FROM recent.collector_status
-),
-came AS (
+-- inputs: recent.origins, lake_tables
+WITH came AS (
     SELECT
         o.stream, o._source, o._epoch, date_trunc('minute', o._received) AS minute,
         count(DISTINCT o._seq) AS received, count(*) AS rows, min(o._seq) AS lowest, max(o._seq) AS highest
-    FROM origins o JOIN lake_tables t
+    FROM recent.origins o JOIN lake_tables t
         ON t.stream = o.stream AND o._received > t.newest_received - INTERVAL 1 HOUR
     GROUP BY ALL
 ),

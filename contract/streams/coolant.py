@@ -202,4 +202,45 @@ POWER_READINGS = Stream(
     ],
 )
 
-STREAMS = (COOLANT_READINGS, COOLANT_EVENTS, POWER_READINGS)
+COOLANTS = ("water", "pg20", "pg25", "pg30")
+"""Water, and propylene glycol in water by percent of volume."""
+
+COOLANT_LOOPS = Stream(
+    name="coolant_loops",
+    family="coolant",
+    version=1,
+    key="equipment",
+    partitions=6,
+    interval=timedelta(seconds=10),
+    rows_per_second=150,
+    doc="One row per loop per reading: what its points say together, which none of them says alone.",
+    sort_by=("equipment", "ts"),
+    columns=[
+        *EQUIPMENT,
+        state("loop", LOOPS, "The loop.", required=True),
+        gauge("supply_celsius", "float64", "Coolant towards the heat; of several probes the first that is good."),
+        gauge("return_celsius", "float64", "Coolant from the heat."),
+        gauge("flow_liters_per_minute", "float64", "Flow."),
+        gauge("delta_pressure_kpa", "float64", "Supply over return pressure."),
+        gauge("pump_percent", "float64", "Speed of the fastest pump.", valid=(0, 100)),
+        gauge(
+            "pump_running_seconds",
+            "float64",
+            "How long a pump has been seen running; 0: none runs; null: nobody says.",
+            valid=(0, 1e9),
+        ),
+        gauge("dew_point_celsius", "float64", "Of the wettest air beside it."),
+        gauge("dew_margin_celsius", "float64", "Supply over dew point: at 0 water condenses on the pipes."),
+        state("coolant", COOLANTS, "What the configuration says is in it."),
+        gauge("heat_removed_kilowatts", "float64", "Flow x density x specific heat x (return - supply)."),
+        gauge("power_kilowatts", "float64", "What it has to cool, as the meters of it say; null where it has none."),
+        gauge(
+            "balance_ratio",
+            "float64",
+            "Heat removed over the liquid's share of the power; null where either is not known.",
+        ),
+        state("protocol", PROTOCOLS, "How it was read.", required=True),
+    ],
+)
+
+STREAMS = (COOLANT_READINGS, COOLANT_EVENTS, POWER_READINGS, COOLANT_LOOPS)
