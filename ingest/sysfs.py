@@ -19,6 +19,7 @@ from contract.errors import CollectError
 MAX_FILE_BYTES = 65_536
 MAX_ENTRIES = 4_096
 
+_HALF_PAGE = 2_048
 _NUMBER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 _REASONS = {errno.EACCES: "denied", errno.EPERM: "denied", errno.ENODEV: "gone", errno.ENXIO: "gone"}
@@ -49,7 +50,7 @@ class KernelTree:
         try:
             handle = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
             try:
-                content = os.read(handle, MAX_FILE_BYTES + 1)
+                content = _read(handle)
             finally:
                 os.close(handle)
         except OSError as error:
@@ -82,9 +83,14 @@ class KernelTree:
 
     def target(self, path: str) -> str | None:
         """Return the last name of what a link points to: a device's address, a driver's name."""
+        link = self.link(path)
+        return None if link is None else Path(link).name
+
+    def link(self, path: str) -> str | None:
+        """Return what a link points to, as it is written: for a device, all that it hangs on."""
         full = self._at(path)
         try:
-            return Path(full).readlink().name
+            return str(Path(full).readlink())
         except OSError:
             return None
 
@@ -96,3 +102,13 @@ class KernelTree:
     def _fail(self, error: OSError) -> None:
         if error.errno not in _ABSENT:
             self.failures[_REASONS.get(error.errno or 0, "refused")] += 1
+
+
+def _read(handle: int) -> bytes:
+    """Read a file, and one byte of what is beyond the bound."""
+    content = part = os.read(handle, MAX_FILE_BYTES + 1)
+    # Longer files of /proc come by the page, cut between lines; a part that is much shorter was the last.
+    while len(part) >= _HALF_PAGE and len(content) <= MAX_FILE_BYTES:
+        part = os.read(handle, MAX_FILE_BYTES + 1 - len(content))
+        content += part
+    return content

@@ -103,3 +103,21 @@ def test_a_reading_that_takes_too_long_ends_and_the_next_has_its_own_time(tmp_pa
     assert caught.value.reason == "timeout"
     tree.begin()
     assert tree.text("state") == "4: ACTIVE"
+
+
+def test_a_long_file_of_the_kernel_comes_by_the_page_and_is_read_whole(monkeypatch):
+    """/proc/vmstat, like every file that lists records, gives no more than a page at a time."""
+    monkeypatch.setattr(sysfs, "MAX_FILE_BYTES", 10_000_000)
+    reader = KernelTree(Path("/proc"), FakeClock(), timeout_seconds=5)
+    reader.begin()
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    assert sum(map(len, maps)) > 8_192
+    read = (reader.text("self/maps") or "").splitlines()
+    assert (len(read), read[-1]) == (len(maps), maps[-1])
+
+
+def test_a_link_is_given_as_it_is_written(tree, tmp_path):
+    (tmp_path / "device").symlink_to("../../devices/pci0000:00/0000:00:01.0/0000:01:00.0")
+    assert tree.link("device") == "../../devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+    assert tree.target("device") == "0000:01:00.0"
+    assert tree.link("absent") is None
