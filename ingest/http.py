@@ -8,7 +8,8 @@ give addresses, or names that resolve locally.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Annotated, Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -65,20 +66,20 @@ class PageClient:
         Raises CollectError: unreachable, timeout, bad_status (redirects too), too_large, unreadable.
         """
         self._deadline.start()
-        try:
-            with self._pool.stream(
+        with (
+            _told(self._url),
+            self._pool.stream(
                 "GET",
                 self._url,
                 headers={"Accept": "text/plain", "Accept-Encoding": "identity"},
                 extensions={"timeout": self._timeouts},
-            ) as answer:
-                return self._body(answer)
-        except httpcore.TimeoutException as error:
-            raise CollectError("timeout", f"{self._url}: no whole answer in time") from error
-        except httpcore.NetworkError as error:
-            raise CollectError("unreachable", f"{self._url}: {error}") from error
-        except (httpcore.ProtocolError, httpcore.UnsupportedProtocol) as error:
-            raise CollectError("unreadable", f"{self._url}: {error}") from error
+            ) as answer,
+        ):
+            if answer.status != 200:
+                raise CollectError("bad_status", f"{self._url}: status {answer.status} where 200 belongs")
+            names = {name.lower() for name, _ in answer.headers}
+            body = _read_body(answer, self._max_bytes, self._url)
+            return Fetched(body, b"content-length" in names or b"transfer-encoding" in names)
 
     def close(self) -> None:
         """Close the kept connection."""
@@ -92,19 +93,94 @@ class PageClient:
     ) -> None:
         self.close()
 
-    def _body(self, answer: httpcore.Response) -> Fetched:
-        if answer.status != 200:
-            raise CollectError("bad_status", f"{self._url}: status {answer.status} where 200 belongs")
-        headers = {name.lower(): value.lower() for name, value in answer.headers}
-        if headers.get(b"content-encoding", b"identity") != b"identity":
-            raise CollectError("unreadable", f"{self._url}: compressed although asked not to be")
-        parts, size = [], 0
-        for part in answer.iter_stream():
-            size += len(part)
-            if size > self._max_bytes:
-                raise CollectError("too_large", f"{self._url}: more than {self._max_bytes} bytes")
-            parts.append(part)
-        return Fetched(b"".join(parts), b"content-length" in headers or b"transfer-encoding" in headers)
+
+class Answer(NamedTuple):
+    """What a server said to a request; names of headers are in small letters."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class SiteClient:
+    """Asks many addresses of one server over one kept connection; all requests of a round share one deadline."""
+
+    def __init__(
+        self,
+        base: str,
+        *,
+        timeout_seconds: float,
+        max_bytes: int,
+        clock: Clock,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._base = base.rstrip("/")
+        self._max_bytes = max_bytes
+        self._deadline = _Deadline(timeout_seconds, clock)
+        self._timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_seconds)
+        if tls is None and base.startswith("https:"):
+            tls = ssl.create_default_context()
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=tls, max_connections=1, network_backend=_Backend(self._deadline)
+        )
+
+    def start(self) -> None:
+        """Begin a round: from now on everything must be over within the timeout."""
+        self._deadline.start()
+
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, content: bytes | None = None
+    ) -> Answer:
+        """Send a request and return the whole answer, whatever its status.
+
+        Raises CollectError: unreachable, timeout, too_large, unreadable.
+        """
+        url = self._base + path
+        sent: dict[bytes | str, bytes | str] = {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            **(headers or {}),
+        }
+        with (
+            _told(url),
+            self._pool.stream(
+                method, url, headers=sent, content=content, extensions={"timeout": self._timeouts}
+            ) as answer,
+        ):
+            named = {
+                name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers
+            }
+            return Answer(answer.status, named, _read_body(answer, self._max_bytes, url))
+
+    def close(self) -> None:
+        """Close the kept connection."""
+        self._pool.close()
+
+
+@contextmanager
+def _told(url: str) -> Iterator[None]:
+    """Turn what can go wrong with a connection into a CollectError that names the address."""
+    try:
+        yield
+    except httpcore.TimeoutException as error:
+        raise CollectError("timeout", f"{url}: no whole answer in time") from error
+    except httpcore.NetworkError as error:
+        raise CollectError("unreachable", f"{url}: {error}") from error
+    except (httpcore.ProtocolError, httpcore.UnsupportedProtocol) as error:
+        raise CollectError("unreadable", f"{url}: {error}") from error
+
+
+def _read_body(answer: httpcore.Response, max_bytes: int, url: str) -> bytes:
+    encodings = [value.lower() for name, value in answer.headers if name.lower() == b"content-encoding"]
+    if any(encoding != b"identity" for encoding in encodings):
+        raise CollectError("unreadable", f"{url}: compressed although asked not to be")
+    parts, size = [], 0
+    for part in answer.iter_stream():
+        size += len(part)
+        if size > max_bytes:
+            raise CollectError("too_large", f"{url}: more than {max_bytes} bytes")
+        parts.append(part)
+    return b"".join(parts)
 
 
 class _Deadline:
