@@ -26,7 +26,7 @@ from deltalake.exceptions import DeltaError
 
 from analytics import deltalog
 from analytics.lake import store_error
-from analytics.views import FileGroup, TableFacts, sql_views, stream_view, tables_view
+from analytics.views import FileGroup, TableFacts, origins_view, sql_views, stream_view, tables_view
 from contract.clock import Clock, SystemClock
 from contract.errors import StoreError
 from contract.stream import Stream
@@ -147,6 +147,8 @@ class LakeConnection:
                 )
             _create_view(cursor, "lake_tables", tables_view([t.facts() for t in self._tables.values()]))
             if first:
+                streams = [table.stream for table in self._tables.values()]
+                _create_view(cursor, "recent.origins", origins_view(streams, "recent"))
                 for view in sql_views():
                     _create_view(cursor, view.name, view.query)
             cursor.execute("COMMIT")

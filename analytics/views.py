@@ -81,6 +81,15 @@ def tables_view(tables: Iterable[TableFacts]) -> str:
     )
 
 
+def origins_view(streams: Iterable[Stream], schema: str) -> str:
+    """Return the query of `origins`: who sent what when, of every stream that is sent at an interval."""
+    return "\nUNION ALL\n".join(
+        f'SELECT {_quoted(s.name)} AS stream, _source, _epoch, _seq, _received FROM {schema}."{s.name}"'
+        for s in streams
+        if s.interval is not None
+    )
+
+
 def _literal(number: float | None) -> str:
     return "NULL" if number is None else str(number)
 
