@@ -3,102 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import ValidationError
 
-from contract.config import StrictConfig
 from contract.errors import ConfigError
 from contract.yamltext import Document, Place, as_text
+from ingest.topology.assets import assets_of, hosts_of
+from ingest.topology.entries import HallEntry
+from ingest.topology.references import check_references
 
 MAX_FILE_BYTES = 67_108_864
-
-_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_PCI = re.compile(r"([0-9A-Fa-f]{8}|[0-9A-Fa-f]{4}):[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
-_GUID = re.compile(r"0x[0-9a-f]{16}")
-_NAME = re.compile(r"[^\s/@]{1,100}")
-
-
-def _form(pattern: re.Pattern[str], expected: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if not pattern.fullmatch(text):
-            raise ValueError(f"{text[:80]!r} where {expected} belongs")
-        return text
-
-    return AfterValidator(check)
-
-
-def _full_pci(text: str) -> str:
-    """Return a PCI address as DCGM writes it: eight digits of domain, capitals."""
-    return text.upper().rjust(len("00000000:00:00.0"), "0")
-
-
-Name = Annotated[str, _form(_NAME, "a name without spaces, / and @")]
-Uuid = Annotated[str, _form(_UUID, "a UUID like GPU-8f3a9c1e-0123-4567-89ab-0123456789ab")]
-Pci = Annotated[str, _form(_PCI, "a PCI address like 00000000:53:00.0"), AfterValidator(_full_pci)]
-Guid = Annotated[str, _form(_GUID, "a port GUID like 0x58a2e10300123456")]
-Model = Annotated[str, Field(min_length=1, max_length=255)]
-
-
-class GpuEntry(StrictConfig):
-    """A GPU of a host."""
-
-    index: int = Field(ge=0, le=1_000)
-    uuid: Uuid
-    pci_bus_id: Pci | None = None
-    model: Model | None = None
-
-
-class NicEntry(StrictConfig):
-    """A network port of a host."""
-
-    nic: Name
-    guid: Guid | None = None
-    speed_gbps: int | None = Field(default=None, gt=0, le=100_000)
-
-
-class HostEntry(StrictConfig):
-    """A host of a rack."""
-
-    host: Name
-    model: Model | None = None
-    gpus: tuple[GpuEntry, ...] = ()
-    nics: tuple[NicEntry, ...] = ()
-
-
-class RackEntry(StrictConfig):
-    """A rack of a row."""
-
-    rack: Name
-    cdu: str | None = None
-    hosts: tuple[HostEntry, ...] = ()
-
-
-class RowEntry(StrictConfig):
-    """A row of racks."""
-
-    row: Name
-    racks: tuple[RackEntry, ...] = ()
-
-
-class CduEntry(StrictConfig):
-    """A coolant distribution unit."""
-
-    cdu: Name
-    model: Model | None = None
-
-
-class HallEntry(StrictConfig):
-    """The whole file."""
-
-    hall: Name
-    synthetic: bool = False
-    cdus: tuple[CduEntry, ...] = ()
-    rows: tuple[RowEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,24 +90,21 @@ class _Seen:
 
 
 def _check(entry: HallEntry, document: Document) -> dict[str, dict[str, Any]]:
-    """Return the assets; complain of names given twice and of racks that name no CDU of the file."""
+    """Return the assets; complain of names given twice and of what names nothing in the file."""
     assets: dict[str, dict[str, Any]] = {}
     identities = _Seen(document)
-    cdus = {cdu.cdu for cdu in entry.cdus}
-    for place, asset in _assets(entry):
+    for place, asset in assets_of(entry):
         identities.add("the name", place, "asset", asset["asset"])
         assets[asset["asset"]] = asset
-        cdu = asset.get("cdu")
-        if cdu is not None and cdu not in cdus:
-            known = ", ".join(sorted(cdus)[:10]) or "none"
-            document.complain((*place[:-1], "cdu"), f"there is no CDU {cdu!r} in `cdus` ({known})")
+    check_references(entry, document, {name: asset["kind"] for name, asset in assets.items()})
     _check_devices(entry, document)
     return assets
 
 
 def _check_devices(entry: HallEntry, document: Document) -> None:
+    """Complain of what two devices cannot share."""
     seen = _Seen(document)
-    for place, host in _hosts(entry):
+    for place, host in hosts_of(entry):
         for at, gpu in enumerate(host.gpus):
             seen.add(
                 "a GPU of this host with index", (*place, "gpus", at, "index"), host.host, "i", str(gpu.index)
@@ -201,59 +115,18 @@ def _check_devices(entry: HallEntry, document: Document) -> None:
         for at, nic in enumerate(host.nics):
             if nic.guid is not None:
                 seen.add("the GUID", (*place, "nics", at, "guid"), nic.guid)
-
-
-def _hosts(entry: HallEntry) -> Iterator[tuple[Place, HostEntry]]:
-    for r, row in enumerate(entry.rows):
-        for k, rack in enumerate(row.racks):
-            for h, host in enumerate(rack.hosts):
-                yield ("rows", r, "racks", k, "hosts", h), host
-
-
-def _assets(entry: HallEntry) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield every asset with the place of its name, a parent before its children."""
-    hall = entry.hall
-    yield ("hall",), {"asset": hall, "kind": "hall"}
-    for c, cdu in enumerate(entry.cdus):
-        yield ("cdus", c, "cdu"), {"asset": cdu.cdu, "kind": "cdu", "parent": hall, "model": cdu.model}
-    for r, row in enumerate(entry.rows):
-        yield ("rows", r, "row"), {"asset": row.row, "kind": "row", "parent": hall}
-        for k, rack in enumerate(row.racks):
-            place: Place = ("rows", r, "racks", k)
-            yield (*place, "rack"), {"asset": rack.rack, "kind": "rack", "parent": row.row, "cdu": rack.cdu}
-            for h, host in enumerate(rack.hosts):
-                yield from _host_assets(host, rack.rack, (*place, "hosts", h))
-
-
-def _host_assets(host: HostEntry, rack: str, place: Place) -> Iterator[tuple[Place, dict[str, Any]]]:
-    inside = {"parent": host.host, "host": host.host}
-    yield (
-        (*place, "host"),
-        {"asset": host.host, "kind": "host", "parent": rack, "host": host.host, "model": host.model},
-    )
-    for g, gpu in enumerate(host.gpus):
-        yield (
-            (*place, "gpus", g, "uuid"),
-            {
-                "asset": gpu.uuid,
-                "kind": "gpu",
-                **inside,
-                "model": gpu.model,
-                "position": gpu.index,
-                "pci_bus_id": gpu.pci_bus_id,
-            },
-        )
-    for n, nic in enumerate(host.nics):
-        yield (
-            (*place, "nics", n, "nic"),
-            {
-                "asset": f"{host.host}/{nic.nic}",
-                "kind": "nic",
-                **inside,
-                "guid": nic.guid,
-                "speed_gbps": nic.speed_gbps,
-            },
-        )
+            if nic.leaf is not None and nic.leaf_port is not None:
+                where = (*place, "nics", at, "leaf_port")
+                seen.add(f"a cable in {nic.leaf} at port", where, "port", nic.leaf, nic.leaf_port)
+    for n, leaf in enumerate(entry.leaves):
+        for u, uplink in enumerate(leaf.uplinks):
+            for key, switch, port in (
+                ("port", leaf.leaf, uplink.port),
+                ("spine_port", uplink.spine, uplink.spine_port),
+            ):
+                if port is not None:
+                    where = ("leaves", n, "uplinks", u, key)
+                    seen.add(f"a cable in {switch} at port", where, "port", switch, port)
 
 
 def _words(type: str, message: str) -> str:

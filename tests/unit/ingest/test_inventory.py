@@ -82,6 +82,7 @@ def test_every_asset_has_its_place_and_its_properties():
             "kind": "nic",
             **inside,
             "guid": "0x58a2e10300123456",
+            "port": 1,
             "speed_gbps": 400,
         },
         "1234": {"asset": "1234", "kind": "host", "parent": "a01", "host": "1234"},
