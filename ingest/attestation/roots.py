@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.utils import CryptographyDeprecationWarning
 
@@ -21,6 +21,8 @@ from contract.errors import CollectError, ConfigError
 
 MAX_CERTIFICATE_BYTES = 16_384
 MAX_CERTIFICATES = 64
+
+_UNREADABLE = (ValueError, TypeError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
 _SHIPPED = Path(__file__).with_name("anchors")
 
@@ -77,9 +79,13 @@ def _read_certificate(der: bytes) -> x509.Certificate:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CryptographyDeprecationWarning)
         try:
-            return x509.load_der_x509_certificate(der)
-        except (ValueError, TypeError, x509.UnsupportedGeneralNameType) as error:
+            certificate = x509.load_der_x509_certificate(der)
+            # The library reads these when they are asked for; one that cannot be read is refused here.
+            _ = certificate.subject, certificate.issuer, certificate.extensions, certificate.serial_number
+            _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        except _UNREADABLE as error:
             raise CollectError("unreadable", f"not a certificate: {error}") from error
+    return certificate
 
 
 def read_certificates(data: bytes) -> list[x509.Certificate]:
@@ -120,7 +126,7 @@ def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> boo
     """
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 

@@ -7,7 +7,7 @@ collateral are given to it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -155,6 +155,21 @@ class Verification:
             "policy_name": self.judged_by.name if self.judged_by else None,
             "policy_digest": self.judged_by.digest if self.judged_by else None,
         }
+
+
+_SKEW_US = 300_000_000
+"""A clock this far ahead is no future."""
+
+
+def age_findings(case: Case) -> Iterator[Finding]:
+    """Judge the age of evidence whose time is known: `evidence_stale`, `evidence_from_the_future`."""
+    if case.evidence_us is None:
+        return
+    age_us, limit = case.setting.at_us - case.evidence_us, case.policy.rules.max_age_seconds
+    if age_us < -_SKEW_US:
+        yield case.found("evidence_from_the_future", got=f"{-age_us // 1_000_000} s ahead")
+    elif limit is not None and age_us > limit * 1_000_000:
+        yield case.found("evidence_stale", expected=f"at most {limit} s", got=f"{age_us // 1_000_000} s")
 
 
 def take(kind: str, case: _Case, steps: Sequence[Step[_Case]]) -> Verification:
