@@ -144,6 +144,8 @@ def encoding_of(stream: Stream, column: Column, layout: Layout) -> str:
     """Return the Parquet encoding of a column, `DICTIONARY` for few distinct values."""
     if pa.types.is_string(column.type):
         return layout.sorted_texts if column.name in layout.order(stream) else "DICTIONARY"
+    if column.kind is ColumnKind.HISTOGRAM:
+        return "DICTIONARY"  # few distinct indexes, and most counts are small
     if column.kind is ColumnKind.BLOB or column.type == pa.bool_():
         return "PLAIN"
     return layout.numbers(column)
@@ -181,7 +183,7 @@ STEADY = Layout(order=lambda stream: stream.sort_by, numbers=_steady_encoding, s
 def writer_options(stream: Stream, rows: pa.Table, layout: Layout) -> dict[str, Any]:
     """Return pyarrow's settings for a file of these rows."""
     columns = [c for c in (*stream.columns, *LAKE_COLUMNS) if c.name in rows.column_names]
-    encodings = {c.name: encoding_of(stream, c, layout) for c in columns}
+    encodings = {_leaf(c): encoding_of(stream, c, layout) for c in columns}
     return {
         "use_dictionary": [name for name, encoding in encodings.items() if encoding == "DICTIONARY"],
         "column_encoding": {name: e for name, e in encodings.items() if e not in ("DICTIONARY", "PLAIN")},
@@ -189,6 +191,11 @@ def writer_options(stream: Stream, rows: pa.Table, layout: Layout) -> dict[str, 
         "compression_level": COMPRESSION_LEVEL,
         "store_schema": False,
     }
+
+
+def _leaf(column: Column) -> str:
+    """Return where in the file the values of a column are."""
+    return f"{column.name}.list.element" if column.kind is ColumnKind.HISTOGRAM else column.name
 
 
 def shape_of(columns: Sequence[str]) -> str:

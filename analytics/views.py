@@ -30,6 +30,8 @@ _SQL_TYPES = {
     pa.int64(): "BIGINT",
     pa.float32(): "FLOAT",
     pa.float64(): "DOUBLE",
+    pa.list_(pa.int16()): "SMALLINT[]",
+    pa.list_(pa.int32()): "INTEGER[]",
 }
 
 

@@ -1,7 +1,8 @@
 """Rows to message and back: CloudEvents 1.0 binary mode, a JSON or an Arrow body, told apart by the content type.
 
 JSON holds arrays of equal length by column; a value that is no array is a column of that one value; a column that
-is not there is null. Arrow holds one or more whole events, whose source, epoch and sequence are columns.
+is not there is null. A histogram's buckets are arrays in such an array. Arrow holds one or more whole events, whose
+source, epoch and sequence are columns.
 CloudEvents: Kafka protocol binding 1.0.2, section 3.2 (attributes as `ce_` headers, body untouched).
 """
 
@@ -89,9 +90,13 @@ def encode_columns(stream: Stream, columns: Mapping[str, Sequence[Any]]) -> byte
     """Encode Python columns of equal length, times as microseconds; a constant column becomes one value."""
     document: dict[str, Any] = {}
     for name, values in columns.items():
-        if stream.by_name[name].kind is ColumnKind.BLOB:
+        kind = stream.by_name[name].kind
+        if kind is ColumnKind.BLOB:
             values = [None if v is None else base64.b64encode(v).decode() for v in values]
         first = values[0] if len(values) else None
+        if kind is ColumnKind.HISTOGRAM and first is not None:
+            document[name] = values  # a list that stands for every row would be taken for a list of rows
+            continue
         constant = len(values) == 1 or (name != "ts" and len(values) and all(v == first for v in values))
         document[name] = first if constant else values
     return orjson.dumps(document)

@@ -16,6 +16,7 @@ _KINDS = {
     ColumnKind.COUNTER: "only rises, until a reset",
     ColumnKind.STATE: "one word out of a list, or true and false",
     ColumnKind.BITMASK: "named bits",
+    ColumnKind.HISTOGRAM: "buckets of a [histogram](histograms.md)",
     ColumnKind.BLOB: "raw bytes",
 }
 

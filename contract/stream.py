@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contract.errors import ContractError
+from contract.histogram import MAX_BUCKETS, MAX_NANOSECONDS, MAX_SCHEMA, check_histograms
 
 TIME_TYPE = pa.timestamp("us")
 """Naive, always UTC: DuckDB returns it without a time-zone database."""
@@ -36,6 +37,7 @@ class ColumnKind(enum.StrEnum):
     COUNTER = "counter"
     STATE = "state"
     BITMASK = "bitmask"
+    HISTOGRAM = "histogram"
     BLOB = "blob"
 
 
@@ -55,6 +57,8 @@ class Column:
     states: tuple[str, ...] = ()
     bits: Mapping[int, str] = field(default_factory=dict)
     max_length: int = MAX_TEXT_BYTES
+    histogram: str = ""
+    """Name of the histogram that it is a part of."""
 
     def bounds(self) -> tuple[float, float]:
         """Return the least and the greatest value that validation lets through."""
@@ -63,7 +67,8 @@ class Column:
         if pa.types.is_floating(self.type):
             info = np.finfo(self.type.to_pandas_dtype())
             return float(info.min), float(info.max)
-        beyond = 2 ** (self.type.bit_width - 1)
+        number = self.type.value_type if self.kind is ColumnKind.HISTOGRAM else self.type
+        beyond = 2 ** (number.bit_width - 1)
         signed = self.kind not in (ColumnKind.COUNTER, ColumnKind.BITMASK)
         return -beyond if signed else 0, beyond - 1
 
@@ -150,6 +155,30 @@ def blob(name: str, doc: str) -> Column:
     return Column(name=name, kind=ColumnKind.BLOB, type=pa.binary(), doc=doc, max_length=MAX_BLOB_BYTES)
 
 
+def histogram(name: str, doc: str) -> tuple[Column, ...]:
+    """Declare values that are counted, integer nanoseconds: the columns of `contract.histogram.Histogram`.
+
+    They are all there or all null, and agree with each other: a row where they do not is counted as `not_a_histogram`.
+    """
+    longest = float(MAX_NANOSECONDS)
+    parts = (
+        gauge(f"{name}_count", "int64", f"{doc} How many.", valid=(0, 2**62)),
+        gauge(f"{name}_sum", "int64", "Their sum, nanoseconds.", valid=(0, 2**63 - 1)),
+        gauge(f"{name}_min", "int64", "The least, nanoseconds; null of none.", valid=(1, longest)),
+        gauge(f"{name}_max", "int64", "The greatest, nanoseconds; null of none.", valid=(1, longest)),
+        gauge(
+            f"{name}_schema", "int8", "Buckets per power of two, as a power of two.", valid=(0, MAX_SCHEMA)
+        ),
+        _buckets(f"{name}_idx", pa.int16(), "Buckets that hold any, ascending: i ends at 2^(i / 2^schema)."),
+        _buckets(f"{name}_cnt", pa.int32(), "How many each of them holds."),
+    )
+    return tuple(replace(part, histogram=name) for part in parts)
+
+
+def _buckets(name: str, type: pa.DataType, doc: str) -> Column:
+    return Column(name=name, kind=ColumnKind.HISTOGRAM, type=pa.list_(type), doc=doc, max_length=MAX_BUCKETS)
+
+
 LAKE_COLUMNS = (
     text("_log", "Identity of the log that carried the event: a topic id, never a name."),
     gauge("_partition", "int32", "Partition of that log."),
@@ -199,6 +228,11 @@ class Stream:
     @cached_property
     def by_name(self) -> dict[str, Column]:
         return {c.name: c for c in self.columns}
+
+    @cached_property
+    def histograms(self) -> tuple[str, ...]:
+        """The names of its histograms."""
+        return tuple(dict.fromkeys(c.histogram for c in self.columns if c.histogram))
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -264,7 +298,26 @@ class Stream:
             if column.required and cleaned.null_count:
                 raise ContractError("missing_value", f"{self.name}.{column.name} is missing or impossible")
             arrays.append(cleaned)
+        for name in self.histograms:
+            self._clean_histogram(name, arrays, rejected)
         return pa.Table.from_arrays(arrays, schema=self.schema), rejected
+
+    def _clean_histogram(
+        self, name: str, arrays: list[pa.Array | pa.ChunkedArray], rejected: Rejected
+    ) -> None:
+        """Make every part null in the rows where the parts make no histogram together."""
+        places = {
+            c.name.removeprefix(f"{name}_"): at for at, c in enumerate(self.columns) if c.histogram == name
+        }
+        parts = {field: arrays[at] for field, at in places.items()}
+        if all(part.null_count == len(part) for part in parts.values()):
+            return
+        broken, blank = check_histograms(parts)
+        if told := int(np.count_nonzero(broken & ~blank)):
+            rejected[f"{name}_idx", "not_a_histogram"] = told
+        if broken.any():
+            for at in places.values():
+                arrays[at] = pc.if_else(pa.array(broken), pa.scalar(None, arrays[at].type), arrays[at])
 
 
 Rejected = dict[tuple[str, str], int]
@@ -276,6 +329,8 @@ def infer_array(column: Column, values: Sequence[Any]) -> pa.Array:
     try:
         if column.kind in _TEXTUAL:
             return pa.array(values, column.type)
+        if column.kind is ColumnKind.HISTOGRAM:
+            return pa.array(values, pa.list_(pa.int64()))
         return pa.array(values, _few_numbers_type(values))
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise ContractError("bad_value", f"{column.name}: {error}") from error
@@ -313,6 +368,8 @@ def clean_array(
             if values.type != column.type:
                 raise ContractError("bad_value", f"{column.name}: {values.type} where {column.type} belongs")
             return _clean_texts(column, values)
+        if column.kind is ColumnKind.HISTOGRAM:
+            return _clean_buckets(column, values)
         if not _numeric(values.type) and values.type != column.type:
             raise ContractError("bad_value", f"{column.name}: {values.type} where {column.type} belongs")
         return _clean_numbers(column, values)
@@ -346,6 +403,32 @@ def _clean_texts(
     elif pc.max(pc.binary_length(values)).as_py() > column.max_length:
         return _null_where(values, pc.greater(pc.binary_length(values), column.max_length), "too_long")
     return values, {}
+
+
+def _clean_buckets(
+    column: Column, values: pa.Array | pa.ChunkedArray
+) -> tuple[pa.Array | pa.ChunkedArray, dict[str, int]]:
+    """Let lists of numbers pass that are not too long and whose numbers fit; a list that holds null does not."""
+    kind = values.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(
+        kind.value_type
+    ):
+        raise ContractError("bad_value", f"{column.name}: {kind} where {column.type} belongs")
+    values = values.cast(pa.list_(pa.int64()))
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    low, high = column.bounds()
+    flat = values.flatten()
+    fits = pc.fill_null(pc.and_(pc.greater_equal(flat, low), pc.less_equal(flat, high)), False)
+    wrong = np.zeros(len(values), np.bool_)
+    wrong[pc.list_parent_indices(values).to_numpy()[~np.asarray(fits)]] = True
+    lengths = pc.list_value_length(values).fill_null(0).to_numpy()
+    counts = {}
+    for mask, reason in ((wrong, "out_of_range"), (lengths > column.max_length, "too_long")):
+        if mask.any():
+            values, found = _null_where(values, pa.array(mask), reason)
+            counts |= found
+    return values.cast(column.type), counts
 
 
 def _clean_numbers(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from contract.histogram import FIELDS, MAX_SCHEMA, Histogram
 from contract.stream import Column, ColumnKind, Stream
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def tables(stream: Stream, max_rows: int = 4, max_columns: int = 4) -> SearchStr
     from hypothesis import strategies as st
 
     required = [c for c in stream.columns if c.required]
-    optional = [c for c in stream.columns if not c.required]
+    optional = [c for c in stream.columns if not c.required and not c.histogram]
 
     def of_shape(shape: tuple[int, list[Column]]) -> SearchStrategy[pa.Table]:
         count, chosen = shape
@@ -94,10 +95,28 @@ def tables(stream: Stream, max_rows: int = 4, max_columns: int = 4) -> SearchStr
             c.name: st.lists(_cells(c), min_size=count, max_size=count) | _cells(c).map(constant)
             for c in (*required, *chosen)
         }
-        return st.fixed_dictionaries(cells).map(stream.table)
+        measured = [_histograms(name, count) for name in stream.histograms]
+        return st.tuples(st.fixed_dictionaries(cells), *measured).map(
+            lambda parts: stream.table({name: values for part in parts for name, values in part.items()})
+        )
 
-    columns = st.lists(st.sampled_from(optional), unique_by=lambda c: c.name, max_size=max_columns)
+    most = min(max_columns, len(optional))
+    columns = st.lists(st.sampled_from(optional or required), unique_by=lambda c: c.name, max_size=most)
     return st.tuples(st.integers(0, max_rows), columns).flatmap(of_shape)
+
+
+def _histograms(name: str, count: int) -> SearchStrategy[dict[str, list[Any]]]:
+    """Draw the columns of a histogram: some null, some of nothing, some of a few values."""
+    from hypothesis import strategies as st
+
+    values = st.lists(st.integers(1, 2**50), max_size=6)
+    drawn = st.none() | st.builds(Histogram.of, values, st.integers(0, MAX_SCHEMA))
+
+    def columns(histograms: list[Histogram | None]) -> dict[str, list[Any]]:
+        rows = [{} if one is None else one.columns(name) for one in histograms]
+        return {f"{name}_{field}": [row.get(f"{name}_{field}") for row in rows] for field in FIELDS}
+
+    return st.lists(drawn, min_size=count, max_size=count).map(columns)
 
 
 def _cells(column: Column) -> SearchStrategy[Any]:
