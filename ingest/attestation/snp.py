@@ -350,6 +350,8 @@ def judge_freshness(case: SnpCase) -> Iterator[Finding]:
     """Look at age and nonce. A report has no time of its own: its age is what its carrier says."""
     yield from age_findings(case)
     if case.policy.rules.nonce is None:
+        if case.evidence_us is None:
+            raise NotApplicable("nothing says when it was made, and the policy names no nonce")
         return
     nonce = bytes.fromhex(case.policy.rules.nonce)
     answers = (

@@ -18,6 +18,9 @@ from ingest.attestation.roots import is_valid_at, pem_bodies, read_certificate
 from ingest.attestation.snp_leaf import Leaf, read_leaf
 from ingest.attestation.snp_report import Product, Report, tcb_parts
 
+MAX_FILE_BYTES = 1_048_576
+
+_MAX_REMEMBERED_BYTES = 32_768
 _PEM = b"-----BEGIN "
 _MAX_JSON_TEXTS = 16
 
@@ -67,9 +70,14 @@ def is_chip(chip_id: bytes, report: Report) -> bool:
     return report.chip_id == chip_id.ljust(len(report.chip_id), b"\0")
 
 
-@lru_cache(maxsize=4_096)
 def collateral_of(file: bytes) -> Collateral:
-    """Sort what one file holds; a file that is no collateral holds none. Remembered by its bytes."""
+    """Sort what one file holds; a file that is no collateral holds none."""
+    if len(file) > MAX_FILE_BYTES:
+        return Collateral()
+    return _remembered(file) if len(file) <= _MAX_REMEMBERED_BYTES else _sort(file)
+
+
+def _sort(file: bytes) -> Collateral:
     leaves: list[Leaf] = []
     intermediates: list[x509.Certificate] = []
     lists: list[x509.CertificateRevocationList] = []
@@ -93,6 +101,9 @@ def collateral_of(file: bytes) -> Collateral:
         else:
             leaves.append(leaf)
     return Collateral(tuple(leaves), tuple(intermediates), tuple(lists), tuple(unreadable))
+
+
+_remembered = lru_cache(maxsize=1_024)(_sort)
 
 
 def _ders(data: bytes) -> Iterable[bytes]:
