@@ -158,13 +158,12 @@ def merge(histograms: Iterable[Histogram]) -> Histogram:
 
 def middle_of(index: int, schema: int = SCHEMA) -> float:
     """Return the value whose relative distance to both bounds of a bucket is the same: their harmonic mean."""
-    high = 2.0 ** (index / 2**schema)
-    return 2 * high / (2.0 ** (1 / 2**schema) + 1)
+    return 2 * math.exp2(index / 2**schema) / (math.exp2(1 / 2**schema) + 1)
 
 
 def error_ratio(schema: int = SCHEMA) -> float:
     """Return how far, at most, a percentile is from the exact one, as a share of it."""
-    ratio = 2.0 ** (1 / 2**schema)
+    ratio = math.exp2(1 / 2**schema)
     return (ratio - 1) / (ratio + 1)
 
 

@@ -423,7 +423,7 @@ def _clean_buckets(
     wrong = np.zeros(len(values), np.bool_)
     wrong[pc.list_parent_indices(values).to_numpy()[~np.asarray(fits)]] = True
     lengths = pc.list_value_length(values).fill_null(0).to_numpy()
-    counts = {}
+    counts: dict[str, int] = {}
     for mask, reason in ((wrong, "out_of_range"), (lengths > column.max_length, "too_long")):
         if mask.any():
             values, found = _null_where(values, pa.array(mask), reason)

@@ -1,4 +1,4 @@
-"""The network between hosts: what the drivers of its cards report.
+"""The network between hosts: what the drivers of its cards report, and how long probes take.
 
 Linux drivers/net/ethernet/mellanox/mlx5/core, drivers/infiniband/hw/efa, net/sched/sch_generic.c (watchdog).
 Ports and their counters: Linux Documentation/ABI/stable/sysfs-class-infiniband, drivers/infiniband/core/sysfs.c;
@@ -7,7 +7,7 @@ mlx5: NVIDIA, "Understanding mlx5 Linux counters and status parameters"; EFA: dr
 
 from datetime import timedelta
 
-from contract.stream import Column, Stream, counter, flag, gauge, state, text, time
+from contract.stream import Column, Stream, counter, flag, gauge, histogram, state, text, time
 from contract.streams.envelope import HOST
 
 FABRIC_EVENTS = Stream(
@@ -310,4 +310,82 @@ FABRIC_PORTS = Stream(
     ],
 )
 
-STREAMS = (FABRIC_EVENTS, FABRIC_PORTS)
+
+def _times(name: str, doc: str) -> Column:
+    return gauge(name, "float32", doc, valid=(0, 10**9), resolution=0.1)
+
+
+def _probes(name: str, doc: str) -> Column:
+    return gauge(name, "int32", doc, valid=(0, 10**9))
+
+
+FABRIC_PROBES = Stream(
+    name="fabric_probes",
+    family="fabric",
+    version=1,
+    key="host",
+    partitions=12,
+    interval=timedelta(seconds=10),
+    rows_per_second=23_000,
+    doc="One row per path and window: what became of its probes, and their latency as a histogram.",
+    sort_by=("path", "ts"),
+    columns=[
+        *HOST,
+        text(
+            "path",
+            "From network port to network port, `host/nic>host/nic`; of a host's own delay only the one.",
+            required=True,
+            max_length=512,
+        ),
+        state(
+            "latency_kind",
+            ("rtt", "half_rtt", "one_way", "host_delay"),
+            "What the histogram holds: there and back on the network alone, without the delay of either host; or the "
+            "time in which a responder answered.",
+            required=True,
+        ),
+        state("protocol", ("udp", "tcp", "rc", "ud", "srd"), "What carried the probes."),
+        state(
+            "path_class",
+            ("same_leaf", "same_rail", "cross_rail", "other"),
+            "How far apart the ports are, by the list of paths that was probed.",
+        ),
+        text("nic", "The port of this host.", max_length=255),
+        text("address", "Its address, which the probes left from.", max_length=64),
+        text("target_host", "The host that answers.", max_length=255),
+        text("target_nic", "Its port.", max_length=255),
+        text("target_address", "The address of that port.", max_length=64),
+        gauge("packet_bytes", "int32", "Payload of a probe, and of its answer.", valid=(0, 65_535)),
+        gauge("window_seconds", "float32", "Time the row tells of.", valid=(0, 86_400), resolution=0.001),
+        _probes("sent", "Probes whose fate was known in the window: answered + late + lost."),
+        _probes("answered", "Answered in time."),
+        _probes("late", "Answered, but after the time-out: delayed, not lost."),
+        _probes("lost", "Never answered."),
+        _probes("duplicates", "Answers to what had been answered."),
+        _probes("unsent", "Probes that this host's kernel refused to send; none of `sent`."),
+        *histogram("rtt", "Latency of the probes answered in time."),
+        _times("rtt_p50_us", "Median of the window."),
+        _times("rtt_p99_us", "99th percentile of the window."),
+        _times(
+            "responder_delay_us", "Mean time between the arrival of a probe at its target and the answer."
+        ),
+        _times("prober_delay_us", "Mean time that this host itself added: program and kernel."),
+        _times("limit_us", "What the median may be, as the configuration says of the class of the path."),
+        _probes("recent_sent", "As `sent`, over the last minutes, as many as are configured."),
+        _probes("recent_lost", "As `lost`, over the same."),
+        _probes("recent_count", "Latencies over the same."),
+        _times("recent_p50_us", "Their median."),
+        _times("recent_p99_us", "Their 99th percentile."),
+        text("source_ports", "UDP ports the probes left from; each may take another way.", max_length=4_096),
+        _probes("dead_port_count", "How many of them lost probe after probe while the others got answers."),
+        text(
+            "dead_ports",
+            "Which: somewhere on the way that their packets take is a black hole.",
+            max_length=4_096,
+        ),
+        _probes("dead_port_losses", "Fewest losses in a row among them; the more, the less by chance."),
+    ],
+)
+
+
+STREAMS = (FABRIC_EVENTS, FABRIC_PORTS, FABRIC_PROBES)
