@@ -15,14 +15,19 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.utils import CryptographyDeprecationWarning
 
 from contract.errors import CollectError, ConfigError
 
 MAX_CERTIFICATE_BYTES = 16_384
 MAX_CERTIFICATES = 64
 
-_UNREADABLE = (ValueError, TypeError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 
 _SHIPPED = Path(__file__).with_name("anchors")
 
@@ -77,7 +82,8 @@ def read_certificate(der: bytes) -> x509.Certificate:
 @lru_cache(maxsize=4_096)
 def _read_certificate(der: bytes) -> x509.Certificate:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        # Of odd names and numbers that a stranger chose; the class of deprecations is below it.
+        warnings.simplefilter("ignore", UserWarning)
         try:
             certificate = x509.load_der_x509_certificate(der)
             # The library reads these when they are asked for; one that cannot be read is refused here.
