@@ -26,7 +26,15 @@ from deltalake.exceptions import DeltaError
 
 from analytics import deltalog
 from analytics.lake import store_error
-from analytics.views import FileGroup, TableFacts, origins_view, sql_views, stream_view, tables_view
+from analytics.views import (
+    FileGroup,
+    TableFacts,
+    origins_view,
+    sql_macros,
+    sql_views,
+    stream_view,
+    tables_view,
+)
 from contract.clock import Clock, SystemClock
 from contract.errors import StoreError
 from contract.stream import Stream
@@ -277,6 +285,7 @@ def _open_duckdb(lake: Path, config: Mapping[str, Any]) -> duckdb.DuckDBPyConnec
     connection.execute("SET temp_directory = ''")
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("CREATE SCHEMA recent")
+    connection.execute(sql_macros())
     connection.execute("SET allowed_directories = [$folder]", {"folder": f"{lake}/"})
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")

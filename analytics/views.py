@@ -131,6 +131,12 @@ def _quoted(text: str) -> str:
 
 
 @cache
+def sql_macros(folder: Path = SQL_FOLDER / "macros") -> str:
+    """Return the statements that make the functions of our own."""
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.sql")))
+
+
+@cache
 def sql_views(folder: Path = SQL_FOLDER) -> tuple[SqlView, ...]:
     """Read the views of a folder, each after those that it reads."""
     views = {path.stem: _read_view(path) for path in sorted(folder.glob("*.sql"))}
