@@ -6,7 +6,6 @@ millions of items, bytes behind the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -52,15 +51,6 @@ class _Reader:
         self._data = data
         self._items = 0
         self.at = 0
-        self._read: tuple[Callable[[int, int], Any], ...] = (
-            lambda argument, _: argument,
-            lambda argument, _: -1 - argument,
-            lambda argument, _: self._take(argument),
-            lambda argument, _: self._text(argument),
-            self._list,
-            self._map,
-            lambda tag, depth: Tagged(tag, self.value(depth + 1)),
-        )
 
     def value(self, depth: int) -> Any:
         self._items += 1
@@ -74,14 +64,28 @@ class _Reader:
             if short not in _SIMPLE:
                 self.refuse("a float, a break or a value without a meaning")
             return _SIMPLE[short]
-        return self._read[kind](self._argument(short), depth)
+        return self._compound(kind, short if short < 24 else self._argument(short), depth)
+
+    def _compound(self, kind: int, argument: int, depth: int) -> Any:
+        match kind:
+            case 0:
+                return argument
+            case 1:
+                return -1 - argument
+            case 2:
+                return self._take(argument)
+            case 3:
+                return self._text(argument)
+            case 4:
+                return self._list(argument, depth)
+            case 5:
+                return self._map(argument, depth)
+        return Tagged(argument, self.value(depth + 1))
 
     def refuse(self, words: str) -> NoReturn:
         raise CollectError("unreadable", f"CBOR, byte {self.at}: {words}")
 
     def _argument(self, short: int) -> int:
-        if short < 24:
-            return short
         if short not in _EXTENDED:
             self.refuse("an open length")
         return int.from_bytes(self._take(_EXTENDED[short]), "big")

@@ -14,7 +14,6 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 from contract.errors import CollectError
 from ingest.attestation.cbor import read_cbor
@@ -298,16 +297,12 @@ def _was_valid(certificate: x509.Certificate, at_us: int) -> bool:
 
 
 def _signature(case: NitroCase) -> Iterable[Finding]:
-    key = _key(case.document.certificate)
-    if key is None or not case.envelope.is_signed_by(key):
-        yield case.found("signature")
-
-
-def _key(der: bytes) -> PublicKeyTypes | None:
     try:
-        return read_certificate(der).public_key()
-    except (CollectError, ValueError, UnsupportedAlgorithm):
-        return None
+        key = case.certificates[-1].public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise case.refuse("signature", expected="a key on P-384", got=error) from error
+    if not case.envelope.is_signed_by(key):
+        yield case.found("signature")
 
 
 def _time(case: NitroCase) -> Iterable[Finding]:
@@ -392,7 +387,7 @@ STEPS: tuple[Step[NitroCase], ...] = (
         name="signature",
         words="The signature is that of its certificate, over all that it claims",
         check=_signature,
-        needs=("claims",),
+        needs=("chain",),
     ),
     Step(
         name="time",
