@@ -10,6 +10,7 @@ from pydantic import Field
 from contract.errors import CollectError
 from contract.streams.gpu import GPU_EVENTS, GPU_INSTANCES, GPU_LINKS, GPU_SAMPLES, GPU_SWITCHES
 from ingest.collector import Context, HostConfig, Reading, Rows, collector
+from ingest.due import Due
 from ingest.gpu.codes import CodeMemory
 from ingest.gpu.exposition import Exposition, PageLimits, PageReader, distinct
 from ingest.gpu.fields import DRIVER_VERSIONS
@@ -64,8 +65,8 @@ class DcgmCollector:
         self._entities = Entities(config.host, host_from_label=config.host_from_label)
         self._memory = CodeMemory()
         self._links: dict[tuple[Device, int], dict[str, Any]] = {}
-        self._links_due = _Due(60)
-        self._switches_due = _Due(10)
+        self._links_due = Due(60)
+        self._switches_due = Due(10)
 
     def collect(self, now_us: int) -> Reading:
         fetched = self._client.get()
@@ -120,18 +121,3 @@ class DcgmCollector:
             for key, row in rows.items()
         }
         return [row for key, row in rows.items() if every or self._links[key] != before.get(key)]
-
-
-class _Due:
-    """Tells when something is due that happens less often than readings."""
-
-    def __init__(self, seconds: float) -> None:
-        self._period_us = round(seconds * 1_000_000)
-        self._last_us: int | None = None
-
-    def at(self, now_us: int) -> bool:
-        """Return whether it is due; then it is done. Half a second early is on time."""
-        if self._last_us is not None and 0 <= now_us - self._last_us < self._period_us - 500_000:
-            return False
-        self._last_us = now_us
-        return True
