@@ -105,7 +105,11 @@ def fake_dcgm(*, host: str = "host1", **values: Any) -> DcgmCollector:
 def rows_of(reading: Reading, stream: Stream) -> list[dict[str, Any]]:
     """Return the cleaned rows of one stream of a reading, without their nulls and what the runner adds."""
     return [
-        {name: value for name, value in row.items() if value is not None and name not in ("ts", "synthetic")}
+        {
+            name: row[name]
+            for name in rows.columns
+            if row[name] is not None and name not in ("ts", "synthetic")
+        }
         for rows in reading.rows
         if rows.stream is stream
         for row in clean(rows)[0]
@@ -121,6 +125,8 @@ def clean(rows: Rows) -> tuple[list[dict[str, Any]], Rejected]:
 def stamped(rows: Rows) -> tuple[pa.Table, Rejected]:
     """Do the same, as a table."""
     stamps: dict[str, list[Any]] = {"ts": [0] * len(rows), "synthetic": [False] * len(rows)}
+    if "equipment" in rows.stream.by_name:
+        stamps["equipment"] = ["unit-1"] * len(rows)
     return rows.stream.clean({**stamps, **rows.columns})
 
 
