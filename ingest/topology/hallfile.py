@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from contract.errors import ConfigError
-from contract.yamltext import Document, Place, as_text
+from contract.yamltext import Document, Place
 from ingest.topology.assets import assets_of, hosts_of
 from ingest.topology.entries import HallEntry
+from ingest.topology.handwritten import read_bounded, read_entry
 from ingest.topology.references import check_references
 
 MAX_FILE_BYTES = 67_108_864
@@ -35,13 +33,7 @@ def read_hall_file(path: Path, *, hall: str | None = None, synthetic: bool | Non
 
     Raises ConfigError (unreadable, invalid) that names every mistake as `file:line`.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError("unreadable", f"{path}: {error.strerror}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError("unreadable", f"{path}: larger than {MAX_FILE_BYTES} bytes")
+    content = read_bounded(path, MAX_FILE_BYTES)
     return parse_hall_file(content, str(path), hall=hall, synthetic=synthetic)
 
 
@@ -49,18 +41,7 @@ def parse_hall_file(
     content: bytes, where: str, *, hall: str | None = None, synthetic: bool | None = None
 ) -> HallFile:
     """Do the same with the bytes of a file; `where` is its name in messages."""
-    document = Document(where, as_text)
-    values = document.load(content)
-    if values is None:
-        document.complain((), "empty; it begins with `hall: NAME`")
-    document.stop_if_wrong()
-    try:
-        entry = HallEntry.model_validate(values)
-    except ValidationError as error:
-        for problem in error.errors():
-            document.complain(problem["loc"], _words(problem["type"], problem["msg"]))
-        document.stop_if_wrong()
-        raise
+    entry, document = read_entry(HallEntry, content, where, "it begins with `hall: NAME`")
     if hall is not None and entry.hall != hall:
         document.complain(("hall",), f"{entry.hall!r}, but the configuration says {hall!r}")
     if synthetic is not None and entry.synthetic != synthetic:
@@ -127,18 +108,6 @@ def _check_devices(entry: HallEntry, document: Document) -> None:
                 if port is not None:
                     where = ("leaves", n, "uplinks", u, key)
                     seen.add(f"a cable in {switch} at port", where, "port", switch, port)
-
-
-def _words(type: str, message: str) -> str:
-    if type == "extra_forbidden":
-        return "unknown key"
-    if type == "missing":
-        return "missing"
-    if type == "model_type":
-        return "a mapping belongs here, one `key: value` a line"
-    if type == "tuple_type":
-        return "a list belongs here, one `- item` a line"
-    return message.removeprefix("Value error, ")
 
 
 def _yes(value: bool) -> str:
