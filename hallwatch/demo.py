@@ -6,29 +6,20 @@ collectors sent.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from alerts.journal import Journal
-from contract.bus import Consumer, TopicPartition, open_bus
 from contract.clock import Clock
 from contract.config import Config, load_config
 from contract.errors import ConfigError, StoreError
-from contract.reader import Marks, read_batch
-from contract.streams.alerts import ALERTS
+from hallwatch.alertwatch import AlertWatch, Found
 from hallwatch.processes import Parts
-
-MARKER = ".hallwatch-demo"
-"""A folder with this file was made by a demo or a replay, and may be emptied by either."""
 
 PARTS = ("sink", "engine", "collect")
 """Readers of the bus before its writers, so that nothing waits."""
@@ -58,22 +49,6 @@ WHAT = {
     "nic-notices": "a cable is put into a network card",
     "forged-xid": "a program writes a fatal Xid into the log",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One alert, or its end, as the bus carried it."""
-
-    rule: str
-    entity: str
-    host: str | None
-    severity: str
-    summary: str
-    at_us: int
-    """When it was so: the time of the row that decided."""
-    told_us: int
-    """When the bus had the alert."""
-    fires: bool = True
 
 
 @dataclass(slots=True)
@@ -166,35 +141,6 @@ def _judges(config: Config) -> bool:
         return False  # it is being made
 
 
-@contextmanager
-def fresh_folder(folder: Path, option: str = "--folder") -> Iterator[None]:
-    """Make the folder, or empty it if an earlier demo or replay made it, and keep it until the block is left.
-
-    Raises ConfigError for one that holds something else, and for one in which another of them runs; `option` is how
-    a person names another folder.
-    """
-    marker = folder / MARKER
-    if folder.exists() and any(folder.iterdir()) and not marker.exists():
-        raise ConfigError(
-            "in_use",
-            f"{folder} holds something that neither demo nor replay made; name another with {option}",
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    with marker.open("a") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                "in_use", f"another one runs in {folder}; end it, or name another folder with {option}"
-            ) from error
-        for entry in folder.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            elif entry != marker:
-                entry.unlink()
-        yield
-
-
 def demo_config(endpoints: list[dict[str, str]]) -> str:
     """Return the configuration of the demo: the one a person would write for a hall of this size."""
     lines = [
@@ -232,53 +178,6 @@ def demo_config(endpoints: list[dict[str, str]]) -> str:
             'start = "beginning"',
         ]
     return "\n".join(lines) + "\n"
-
-
-class AlertWatch:
-    """Follows the alerts on the bus as anybody may, from now on."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._marks: Marks = {}
-        partition = TopicPartition(ALERTS.topic, 0)
-        consumer.assign([partition])
-        consumer.seek(partition, consumer.end_offsets([partition])[partition])
-
-    def poll(self) -> list[Found]:
-        """Return the alerts that began to fire since the last call."""
-        return [found for found in self.poll_all() if found.fires]
-
-    def poll_all(self) -> list[Found]:
-        """Return the alerts that began to fire since the last call, and those that ended."""
-        batch = read_batch(ALERTS, self._consumer.poll(0.0), self._marks)
-        rows = batch.table.set_column(0, "ts", batch.table.column("ts").cast(pa.int64()))
-        told_us = [event.message.received_us for event in batch.events for _ in range(event.rows)]
-        return [
-            Found(
-                rule=row["rule"],
-                entity=row["entity"],
-                host=row["host"],
-                severity=row["severity"],
-                summary=row["summary"],
-                at_us=row["ts"],
-                told_us=told,
-                fires=row["transition"] == "firing",
-            )
-            for row, told in zip(rows.to_pylist(), told_us, strict=True)
-        ]
-
-
-@contextmanager
-def watch_alerts(config: Config, clock: Clock) -> Iterator[AlertWatch]:
-    """Open the bus beside the running parts and follow its alerts."""
-    bus = open_bus(config.bus, clock)
-    bus.ensure_topics([ALERTS])
-    consumer = bus.consumer("demo")
-    try:
-        yield AlertWatch(consumer)
-    finally:
-        consumer.close()
-        bus.close()
 
 
 def watch(hall: DemoHall, alerts: AlertWatch, clock: Clock, say: Callable[[str], None]) -> list[Found]:

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -22,8 +23,10 @@ from analytics.sink import Sink
 from contract.bus.local import LocalBus
 from contract.config import Config, load_config
 from contract.streams import STREAMS
-from hallwatch.demo import AlertWatch, Found, fresh_folder
-from hallwatch.recordings import LogWriter, RecordedHall, read_recordings, serve
+from hallwatch.alertwatch import AlertWatch, Found
+from hallwatch.freshfolder import fresh_folder
+from hallwatch.recordings.hall import RecordedHall, read_recordings
+from hallwatch.recordings.recording import Player
 from ingest.runner import Runner, build_runner
 from ingest.source import STATUS_SECONDS
 from ingest.spool import DirectOutlet
@@ -102,40 +105,44 @@ def play(
     """Play a folder to its end; with `speed` at that many times the recorded pace, else as fast as possible."""
     hall = read_recordings(folder)
     clock = ReplayClock(time.time_ns() // 1000)
-    with fresh_folder(output, "--output"), serve(hall.recordings, clock) as urls:
-        logs = [LogWriter(recording, output / "recorded") for recording in hall.logs]
+    with fresh_folder(output, "--output"), ExitStack() as playing:
+        mapped = hall.inventory is not None
+        players = [
+            playing.enter_context(recording.play(output / "recorded", clock, mapped=mapped))
+            for recording in hall.recordings
+        ]
         config_path = output / "hallwatch.toml"
-        config_path.write_text(_config_text(hall, urls), encoding="utf-8")
+        config_path.write_text(_config_text(hall, players), encoding="utf-8")
         config = load_config(config_path)
         played = Played(hall, config, config_path, clock.now_us(), hall.seconds + hold_seconds)
         with _System(config, clock) as system:
             pace = _Pace(speed)
-            while clock.monotonic() <= played.seconds or _due(logs) < math.inf:
-                for log in logs:
-                    log.write_until(clock.monotonic())
+            while clock.monotonic() <= played.seconds or _due(players) < math.inf:
+                for player in players:
+                    player.show(clock.monotonic())
                 system.tick()
                 played.alerts += system.alerts.poll()
                 if progress is not None:
                     progress(clock.monotonic(), played.seconds)
-                clock.advance(_next_tick(clock.monotonic(), _due(logs), hall) - clock.monotonic())
+                clock.advance(_next_tick(clock.monotonic(), _due(players), hall) - clock.monotonic())
                 pace.wait(clock.monotonic())
             system.finish()
             played.alerts += system.alerts.poll()
     return played
 
 
-def _due(logs: Sequence[LogWriter]) -> float:
-    """Return when the next line of any log comes; infinite where there is none."""
-    return min((log.due_seconds for log in logs), default=math.inf)
+def _due(players: Sequence[Player]) -> float:
+    """Return when something comes next that a collector should read at once; infinite where nothing does."""
+    return min(player.due_seconds for player in players)
 
 
 def _next_tick(elapsed: float, due: float, hall: RecordedHall) -> float:
     """Return when there is something to do: in a second, or with the next status of the collectors.
 
-    That is where nothing but logs is played and no line comes before it.
+    That is where nothing is played that is polled, and no line of a log comes before it.
     """
     status = (elapsed // STATUS_SECONDS + 1) * STATUS_SECONDS
-    return elapsed + _TICK_SECONDS if hall.recordings or due < status else status
+    return elapsed + _TICK_SECONDS if hall.polled or due < status else status
 
 
 class _Pace:
@@ -189,7 +196,7 @@ class _System:
         self._bus.close()
 
 
-def _config_text(hall: RecordedHall, urls: dict[str, str]) -> str:
+def _config_text(hall: RecordedHall, players: Sequence[Player]) -> str:
     lines = [
         "# Written by `hallwatch replay`. Nobody is told: the report lists the alerts.",
         "engine.notifiers = []",
@@ -200,26 +207,10 @@ def _config_text(hall: RecordedHall, urls: dict[str, str]) -> str:
     ]
     if hall.inventory is not None:
         lines.append(f"inventory = {json.dumps(str(hall.inventory.resolve()))}")
-    for name, url in urls.items():
+    for table in (table for player in players for table in player.tables):
         lines += [
             "",
             "[[ingest.collectors]]",
-            'collector = "gpu-dcgm"',
-            f"host = {json.dumps(name)}",
-            f'url = "{url}"',
-            "interval_seconds = 1",
-            f"host_from_label = {str(hall.inventory is None).lower()}",
-        ]
-    for log in hall.logs:
-        lines += [
-            "",
-            "[[ingest.collectors]]",
-            'collector = "gpu-kernel-log"',
-            f"host = {json.dumps(log.name)}",
-            f"instance = {json.dumps(log.instance)}",
-            'source = "file"',
-            f"path = {json.dumps(f'recorded/{log.name}.{log.instance}')}",
-            'start = "beginning"',
-            'times = "reading"  # the replay has a clock of its own',
+            *(f"{key} = {json.dumps(value)}" for key, value in table.items()),
         ]
     return "\n".join(lines) + "\n"

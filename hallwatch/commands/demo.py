@@ -16,8 +16,10 @@ from analytics.output import print_answer
 from analytics.query import connect
 from contract.clock import SystemClock
 from contract.config import Config, load_config
+from hallwatch.alertwatch import Found, watch_alerts
 from hallwatch.commands.options import stop_on_signals
-from hallwatch.demo import PARTS, WHAT, DemoHall, Found, Verdict, fresh_folder, judge, watch, watch_alerts
+from hallwatch.demo import PARTS, WHAT, DemoHall, Verdict, judge, watch
+from hallwatch.freshfolder import fresh_folder
 from hallwatch.processes import Parts
 from hallwatch.terminal import called, open_console, say, shown
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -12,7 +13,9 @@ from rich.table import Table
 
 from analytics.query import connect
 from contract.log import set_up_logging
-from hallwatch.recordings import LONGEST_PAUSE_SECONDS
+from contract.streams import STREAMS
+from contract.streams.self import COLLECTOR_STATUS
+from hallwatch.recordings.hall import KINDS
 from hallwatch.replay import HOLD_SECONDS, Played, play
 from hallwatch.terminal import called, counted, open_console, say
 
@@ -21,7 +24,16 @@ SELECT source, max(polls_failed), max(polls), arg_max(last_error, ts) FROM colle
 GROUP BY source HAVING max(polls_failed) > 0 ORDER BY source"""
 
 
-@click.command()
+HELP = (
+    "Play recordings of devices in FOLDER through collectors, bus, lake and engine.",
+    *(f"{kind.form}: {kind.meaning}." for kind in KINDS),
+    "inventory.yaml: the map of that hall; without one, nothing is expected to be there.",
+    "NAME is the host or the equipment. Without SECONDS it is held for the whole replay, else shown from then on.",
+    "What the rules raise is what they would have raised in the hall. The replay has its own bus and lake.",
+)
+
+
+@click.command(help="\n\n".join(HELP))
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--output",
@@ -42,19 +54,7 @@ GROUP BY source HAVING max(polls_failed) > 0 ORDER BY source"""
     "--speed", type=click.FloatRange(min=0.01), help="Times the recorded pace; as fast as possible without."
 )
 def replay(folder: Path, output: Path, hold_seconds: float, speed: float | None) -> None:
-    """Play recordings of devices in FOLDER through collectors, bus, lake and engine.
-
-    \b
-    NAME.prom            one exporter page, held for the whole replay
-    NAME/SECONDS.prom    pages of one exporter, each shown from that second on
-    NAME.log             a kernel log: dmesg, syslog, journal JSON or /dev/kmsg; also
-                         .syslog .dmesg .kmsg .json .jsonl .txt
-    inventory.yaml       the map of that hall (without one, nothing is expected to be there)
-
-    NAME is the host. The lines of a log come as far apart as their times are.
-
-    What the rules raise is what they would have raised in the hall. The replay has its own bus and lake.
-    """  # noqa: D301 - the command line library wants the character itself
+    """Play a folder and report what came of it."""
     set_up_logging(level=logging.ERROR)  # a device that fails is part of the report
     console = open_console()
     columns = (
@@ -76,22 +76,19 @@ def replay(folder: Path, output: Path, hold_seconds: float, speed: float | None)
 
 
 def _report(console: Console, played: Played) -> None:
-    parts = ((len(played.hall.recordings), "device"), (len(played.hall.logs), "log"))
-    what = " and ".join(counted(count, noun) for count, noun in parts if count)
+    nouns = Counter(recording.noun for recording in played.hall.recordings)
+    what = " and ".join(counted(count, noun) for noun, count in nouns.items())
     say(console, f"Played {what} for {played.seconds:.0f} s.")
-    if any(log.shortened for log in played.hall.logs):
-        say(
-            console,
-            f"Pauses of more than {LONGEST_PAUSE_SECONDS / 60:.0f} minutes in logs were shortened to that.",
-        )
+    for note in dict.fromkeys(note for recording in played.hall.recordings for note in recording.notes):
+        say(console, note)
     if played.hall.not_playable:
         say(console, "Not playable: " + ", ".join(played.hall.not_playable))
     lake = connect(played.config.lake.path)
     for source, failed, polls, error in lake.sql(FAILED).fetchall():
         say(console, f"{source}: {failed} of {polls} readings failed: {error}", "yellow")
     rows = Table("stream", "rows", title="In the lake", title_justify="left")
-    for stream in lake.versions:
-        ((count,),) = lake.sql(f'SELECT count(*) FROM "{stream}"').fetchall()
+    counts = {s: lake.sql(f'SELECT count(*) FROM "{s}"').fetchall()[0][0] for s in lake.versions}
+    for stream, count in counts.items():
         if count:
             rows.add_row(stream, f"{count:,}")
     console.print(rows)
@@ -100,8 +97,10 @@ def _report(console: Console, played: Played) -> None:
     for alert in played.alerts:
         seconds = (alert.at_us - played.start_us) / 1e6
         say(console, f"{seconds:6.1f} s  ALERT  {alert.severity:8}  {alert.rule}: {alert.summary}")
-    stream = "gpu_samples" if played.hall.recordings else "gpu_events"
+    first = next(
+        stream for stream in STREAMS.values() if counts.get(stream.name) or stream is COLLECTOR_STATUS
+    )
     say(
         console,
-        f"\nAsk it: {called()} sql --config {played.config_path} 'SELECT host, count(*) FROM {stream} GROUP BY host'",
+        f"\nAsk it: {called()} sql --config {played.config_path} 'SELECT {first.key}, count(*) FROM {first.name} GROUP BY {first.key}'",
     )

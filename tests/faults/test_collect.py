@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from contract.clock import SystemClock
 from hallwatch import connect
-from hallwatch.recordings import Recording, serve
+from hallwatch.recordings.pages import PageRecording, serve
 from twin.plan import draw_plan
 from twin.run import Twin
 from twin.scenario import Scenario
@@ -103,9 +104,11 @@ def hall(tmp_path: Path) -> Iterator[Hall]:
     twin = Twin(draw_plan(hosts=HOSTS, seed=1), Scenario(injections=()), start_us=0)
     twin.step(1.0)
     pages = [
-        Recording(name=host.name, seconds=(0.0,), pages=(twin.page(host.name),)) for host in twin.plan.hosts
+        PageRecording(name=host.name, seconds=(0.0,), pages=(twin.page(host.name),))
+        for host in twin.plan.hosts
     ]
-    with serve(pages, SystemClock()) as urls:
+    with ExitStack() as stack:
+        urls = {page.name: stack.enter_context(serve(page, SystemClock())) for page in pages}
         hall = Hall(tmp_path, urls)
         try:
             yield hall

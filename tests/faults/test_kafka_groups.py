@@ -27,7 +27,7 @@ from contract.errors import TransportError
 from contract.streams.gpu import GPU_SAMPLES
 from contract.testing import example_rows
 from hallwatch.commands.lag import lag
-from hallwatch.recordings import Recording, serve
+from hallwatch.recordings.pages import PageRecording, serve
 from ingest.spool import Outgoing, SpoolOutlet
 from tests.suites.broker import Broker
 from tests.suites.bus_suite import Assigned, stream_of
@@ -291,10 +291,10 @@ def test_devices_are_collected_while_the_cluster_is_away(broker: Broker, tmp_pat
     twin = Twin(draw_plan(hosts=1, seed=1), Scenario(injections=()), start_us=0)
     twin.step(1.0)
     [host] = twin.plan.hosts
-    page = Recording(name=host.name, seconds=(0.0,), pages=(twin.page(host.name),))
-    with closing(Sinks(tmp_path, broker)) as hall, serve([page], SystemClock()) as urls:
+    page = PageRecording(name=host.name, seconds=(0.0,), pages=(twin.page(host.name),))
+    with closing(Sinks(tmp_path, broker)) as hall, serve(page, SystemClock()) as url:
         config = hall.folder / "hallwatch.toml"
-        table = TABLE.format(host=host.name, url=urls[host.name])
+        table = TABLE.format(host=host.name, url=url)
         config.write_text(config.read_text() + table)
         broker.kill()
         collect = hall.start("-m", "hallwatch", "collect", "--config", str(config))

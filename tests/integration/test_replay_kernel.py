@@ -71,7 +71,7 @@ def played(vectors: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 def test_every_log_is_played_under_the_name_of_its_file(played: Played) -> None:
     assert played.hall.not_playable == ()
-    assert {log.name for log in played.hall.logs} == {
+    assert {log.name for log in played.hall.recordings} == {
         *TOLD,
         "dmesg-nccl-segfault.iso",
         "dmesg-oom-and-xid13.iso",

@@ -13,7 +13,9 @@ from contract.config import load_config
 from contract.errors import ConfigError
 from contract.streams.alerts import ALERTS
 from contract.testing import FakeClock, example_rows
-from hallwatch.demo import MARKER, AlertWatch, Found, demo_config, fresh_folder, judge
+from hallwatch.alertwatch import AlertWatch, Found
+from hallwatch.demo import demo_config, judge
+from hallwatch.freshfolder import MARKER, fresh_folder
 
 HOT: dict[str, Any] = {"name": "thermal", "kind": "fault", "entity": "GPU-1", "host": "h1", "shown_us": 5}
 LOST: dict[str, Any] = {"name": "xid79", "kind": "fault", "entity": "GPU-2", "host": "h2", "shown_us": 6}

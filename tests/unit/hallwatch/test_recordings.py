@@ -10,15 +10,19 @@ import pytest
 
 from contract.errors import ConfigError
 from contract.testing import FakeClock
-from hallwatch.recordings import (
+from hallwatch.recordings.hall import read_recordings
+from hallwatch.recordings.logs import (
     LONGEST_PAUSE_SECONDS,
     LONGEST_UNTIMED_SECONDS,
     PACE_SECONDS,
     LogRecording,
     LogWriter,
-    read_recordings,
-    serve,
 )
+from hallwatch.recordings.pages import PageRecording, serve
+
+
+def page_recordings(folder: Path) -> list[PageRecording]:
+    return [r for r in read_recordings(folder).recordings if isinstance(r, PageRecording)]
 
 
 def test_a_page_alone_is_held_and_pages_in_a_folder_follow_each_other(tmp_path: Path) -> None:
@@ -30,10 +34,11 @@ def test_a_page_alone_is_held_and_pages_in_a_folder_follow_each_other(tmp_path: 
     assert hall.seconds == 10.0
     clock = FakeClock()
     seen = []
-    with serve(hall.recordings, clock) as urls:
+    moving, still = page_recordings(tmp_path)
+    with serve(moving, clock) as moving_url, serve(still, clock) as still_url:
         for _ in range(12):
-            seen.append(httpx.get(urls["moving"]).content)
-            assert httpx.get(urls["still"]).content == b"still 1\n"
+            seen.append(httpx.get(moving_url).content)
+            assert httpx.get(still_url).content == b"still 1\n"
             clock.advance(1)
     assert seen == [b"a 1\n"] * 8 + [b"b 2\n"] * 2 + [b"c 3\n"] * 2
 
@@ -42,10 +47,11 @@ def test_before_its_first_page_a_device_is_not_ready(tmp_path: Path) -> None:
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / "5.prom").write_bytes(b"a 1\n")
     clock = FakeClock()
-    with serve(read_recordings(tmp_path).recordings, clock) as urls:
-        assert httpx.get(urls["late"]).status_code == 503
+    (late,) = page_recordings(tmp_path)
+    with serve(late, clock) as url:
+        assert httpx.get(url).status_code == 503
         clock.advance(5)
-        assert httpx.get(urls["late"]).status_code == 200
+        assert httpx.get(url).status_code == 200
 
 
 def test_what_cannot_be_played_is_named(tmp_path: Path) -> None:
@@ -59,7 +65,7 @@ def test_what_cannot_be_played_is_named(tmp_path: Path) -> None:
     (tmp_path / "no@host" / "0.prom").touch()
     (tmp_path / os.fsdecode(b"no-text-\xff.prom")).touch()
     hall = read_recordings(tmp_path)
-    assert [(r.name, r.pages) for r in hall.recordings] == [("a", (b"",))]
+    assert [(r.name, r.pages) for r in page_recordings(tmp_path)] == [("a", (b"",))]
     assert hall.not_playable == (
         "a.prom",
         "empty/",
@@ -100,7 +106,8 @@ XID = "NVRM: Xid (PCI:0000:53:00): 79, GPU has fallen off the bus."
 
 def read_log(folder: Path, name: str, text: str) -> LogRecording:
     (folder / name).write_text(text)
-    (log,) = read_recordings(folder).logs
+    (log,) = read_recordings(folder).recordings
+    assert isinstance(log, LogRecording)
     return log
 
 
@@ -150,7 +157,7 @@ def test_a_file_that_no_kernel_wrote_is_no_log(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     (tmp_path / "folder.log").mkdir()
     hall = read_recordings(tmp_path)
-    assert hall.logs == ()
+    assert [type(recording) for recording in hall.recordings] == [PageRecording]
     assert len(hall.not_playable) == 7
 
 
@@ -159,21 +166,24 @@ def test_a_host_can_have_pages_and_several_logs(tmp_path: Path) -> None:
     (tmp_path / "a.dmesg").write_text("[  1.0] x\n[  9.0] y\n")
     (tmp_path / "a.syslog").write_text("Jan  1 00:00:01 h kernel: y\n")
     hall = read_recordings(tmp_path)
-    assert [(log.name, log.instance) for log in hall.logs] == [("a", "dmesg"), ("a", "syslog")]
-    assert [recording.name for recording in hall.recordings] == ["a"]
+    assert [(recording.name, getattr(recording, "instance", "")) for recording in hall.recordings] == [
+        ("a", "dmesg"),
+        ("a", ""),
+        ("a", "syslog"),
+    ]
     assert hall.seconds == 8.0
 
 
 def test_a_log_is_written_as_time_passes_and_never_more_than_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hallwatch.recordings.MAX_LINES", 2)
+    monkeypatch.setattr("hallwatch.recordings.logs.MAX_LINES", 2)
     log = read_log(tmp_path, "a.log", "[  1.0] u\n[  1.0] v\n[  1.0] w\n[  6.0] x\n")
     writer = LogWriter(log, tmp_path / "recorded")
     assert writer.path.read_text() == ""
     seen = []
     for elapsed in (0.0, 1.0, 2.0, 5.0):
-        writer.write_until(elapsed)
+        writer.show(elapsed)
         seen.append((writer.path.read_text().count("\n"), writer.due_seconds))
     assert seen == [(2, 0.0), (3, 5.0), (3, 5.0), (4, float("inf"))]
     assert writer.path.read_text() == (tmp_path / "a.log").read_text()
