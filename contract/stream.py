@@ -160,12 +160,11 @@ def histogram(name: str, doc: str) -> tuple[Column, ...]:
 
     They are all there or all null, and agree with each other: a row where they do not is counted as `not_a_histogram`.
     """
-    longest = float(MAX_NANOSECONDS)
     parts = (
         gauge(f"{name}_count", "int64", f"{doc} How many.", valid=(0, 2**62)),
         gauge(f"{name}_sum", "int64", "Their sum, nanoseconds.", valid=(0, 2**63 - 1)),
-        gauge(f"{name}_min", "int64", "The least, nanoseconds; null of none.", valid=(1, longest)),
-        gauge(f"{name}_max", "int64", "The greatest, nanoseconds; null of none.", valid=(1, longest)),
+        gauge(f"{name}_min", "int64", "The least, nanoseconds; null of none.", valid=(1, MAX_NANOSECONDS)),
+        gauge(f"{name}_max", "int64", "The greatest, nanoseconds; null of none.", valid=(1, MAX_NANOSECONDS)),
         gauge(
             f"{name}_schema", "int8", "Buckets per power of two, as a power of two.", valid=(0, MAX_SCHEMA)
         ),

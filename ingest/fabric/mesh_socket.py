@@ -1,0 +1,86 @@
+"""UDP sockets that tell when the kernel took a packet in, rather than when a program got round to it.
+
+Linux Documentation/networking/timestamping.rst, section 1.1 (SO_TIMESTAMPNS). Elsewhere the time is the program's.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import time
+from typing import NamedTuple
+
+_SO_TIMESTAMPNS = 35  # asm-generic/socket.h; the module socket has no name for it
+_TIMESPEC = struct.Struct("@qq")
+_MOST_BYTES = 65_535
+BUFFER_BYTES = 1_048_576
+"""Room for what arrives while the program does not run."""
+
+
+class Arrival(NamedTuple):
+    """A datagram, who sent it, and when it came by the wall clock."""
+
+    content: bytes
+    address: str
+    port: int
+    received_ns: int
+
+
+class ProbeSocket:
+    """A socket bound to one address, so that what it sends leaves from that network port."""
+
+    def __init__(self, address: str, port: int = 0) -> None:
+        """Bind; 0 is any free port. Raises OSError."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+            self.kernel_times = self._ask_for_times()
+            self._socket.bind((address, port))
+        except OSError:
+            self._socket.close()
+            raise
+        self.address, self.port = self._socket.getsockname()[:2]
+
+    def _ask_for_times(self) -> bool:
+        if sys.platform != "linux":
+            return False
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        except OSError:
+            return False
+        return True
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, content: bytes, address: str, port: int) -> None:
+        """Send one datagram; raise OSError where the kernel refuses: no route, a filter, an earlier refusal."""
+        self._socket.sendto(content, (address, port))
+
+    def receive(self) -> Arrival | None:
+        """Return the next datagram, or None where none waits; what the network refused earlier is skipped."""
+        for _ in range(16):
+            try:
+                content, extras, _, sender = self._socket.recvmsg(_MOST_BYTES, 64)
+            except BlockingIOError:
+                return None
+            except ConnectionError:
+                continue  # an earlier datagram found nobody: it says nothing of the next
+            except OSError:
+                return None
+            return Arrival(content, sender[0], sender[1], _time_of(extras))
+        return None
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _time_of(extras: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in extras:
+        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
+            return int(seconds * 1_000_000_000 + nanoseconds)
+    return time.time_ns()
