@@ -92,7 +92,7 @@ class FabricPortsCollector:
 
     A poll costs the device one command for each file of `counters` (about 20 of a port), and one for all of
     `hw_counters`, whose driver repeats the values it read last for as long as its `lifespan` says; a port is never
-    read sooner than that. It costs us about 4 ms of CPU time for eight ports.
+    read sooner than that. It costs us about 10 ms of CPU time for eight ports.
 
     A file that cannot be read (`N/A (no PMA)`, a refusal, no permission) costs its own value and is counted in
     `unreadable_files`; a device that vanishes midway costs its own row. A listed port that is not there has a row

@@ -1,11 +1,13 @@
 """The devices of a twin's host read by the real collector: each fault is told by its rule, and nothing else is."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from contract.streams.fabric import FABRIC_PORTS
 from contract.testing import START_US
+from ingest.collector import Reading
 from ingest.fabric.testing import ports_collector
 from ingest.testing import rows_of
 from tests.suites.rules_over_readings import told
@@ -23,11 +25,11 @@ class Story:
 
     def __init__(self, folder: Path, **options) -> None:
         self.tree = FabricTree(folder / "sys", HOST, **options)
-        expected = {"devices": list(self.tree.devices)}
+        expected: dict[str, Any] = {"devices": list(self.tree.devices)}
         if options.get("style") != "efa":
             expected |= {"speed_gbps": 400, "width": 4}
         self.collector = ports_collector(folder / "sys", expected=[expected])
-        self.readings = []
+        self.readings: list[tuple[float, Reading]] = []
         self.at = 0.0
 
     def run(self, steps: int, load: float = 0.7) -> None:

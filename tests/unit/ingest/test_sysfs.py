@@ -64,7 +64,7 @@ def test_a_device_that_refuses_a_read_costs_one_value(tree, tmp_path, monkeypatc
     def refuse(*_args):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(sysfs.os, "read", refuse)
+    monkeypatch.setattr("ingest.sysfs.os.read", refuse)
     assert tree.number("counter") is None
     assert tree.failures == {reason: 1}
 
