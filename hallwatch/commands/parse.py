@@ -50,7 +50,7 @@ def parse() -> None:
 @click.option("--host", help="Host of the log, for the column of that name.")
 @click.option("--zone", default="UTC", show_default=True, help="Zone of dates without one.")
 def kernel_log(file: BinaryIO, output_format: str, driver: str | None, host: str | None, zone: str) -> None:
-    r"""Print the events of GPUs, switches and network cards in a kernel log; `-` is standard input.
+    """Print the events of GPUs, switches and network cards in a kernel log; `-` is standard input.
 
     \b
     dmesg | hallwatch parse kernel-log -
@@ -60,7 +60,7 @@ def kernel_log(file: BinaryIO, output_format: str, driver: str | None, host: str
     Reads what /dev/kmsg, dmesg in each of its formats, syslog, the journal and a Fabric Manager's log hold. Only what
     the kernel wrote counts, as far as the format says who wrote it: plain dmesg does not. A text that repeats is told
     once, then as a count. The rest of the log is counted on standard error.
-    """
+    """  # noqa: D301 - click must see the character
     from ingest.kernel.parser import KernelParser
 
     try:
