@@ -182,8 +182,7 @@ def judge_endorsement(case: AciCase) -> Iterator[Finding]:
         yield case.found("uvm_svn_below_minimum", expected=rules.minimum_svn, got=case.svn)
 
 
-_STEPS: tuple[Step[Any], ...] = (
-    *EVIDENCE_STEPS,
+ENDORSEMENT_STEPS: tuple[Step[Any], ...] = (
     Step(
         name="container-policy",
         words="the container policy is the one that was bound to the guest",
@@ -214,6 +213,11 @@ _STEPS: tuple[Step[Any], ...] = (
         check=check_endorsed,
         needs=("endorsement",),
     ),
+)
+
+_STEPS: tuple[Step[Any], ...] = (
+    *EVIDENCE_STEPS,
+    *ENDORSEMENT_STEPS,
     *POLICY_STEPS,
     Step(
         name="utility-machine",

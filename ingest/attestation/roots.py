@@ -24,6 +24,7 @@ MAX_CERTIFICATES = 64
 _UNREADABLE = (
     ValueError,
     TypeError,
+    UnsupportedAlgorithm,
     x509.InvalidVersion,
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
@@ -88,7 +89,7 @@ def _read_certificate(der: bytes) -> x509.Certificate:
             certificate = x509.load_der_x509_certificate(der)
             # The library reads these when they are asked for; one that cannot be read is refused here.
             _ = certificate.subject, certificate.issuer, certificate.extensions, certificate.serial_number
-            _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+            _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc, certificate.public_key()
         except _UNREADABLE as error:
             raise CollectError("unreadable", f"not a certificate: {error}") from error
     return certificate
