@@ -129,6 +129,7 @@ COOLANT_READINGS = Stream(
         _HEALTH,
         text("device_state", "The state in the device's own word.", max_length=64),
         text("detail", "What the device said beside it.", max_length=1_024),
+        _limit("setpoint_value", "What the device steers this to, in `unit`; null where it does not."),
         _limit("rated_value", "What the part is built for, in `unit`."),
         _limit("lower_critical", "The device's own limit, in `unit`."),
         _limit("lower_caution", "The device's own limit, in `unit`."),

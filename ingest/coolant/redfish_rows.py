@@ -107,7 +107,7 @@ class RowMaker:
             if watts is None and energy is None:
                 continue
             yield {
-                "component": component_of(task.owner),
+                "component": component_of(task.path),
                 "label": text_of(document.get("Name")),
                 "power_watts": as_number(watts),
                 "energy_kilowatt_hours": as_number(energy),
@@ -127,9 +127,22 @@ class RowMaker:
                 "status", None, quality="good", **place, device_state=state, detail=_complaint(document),
                 source_uri=task.path,
             )  # fmt: skip
+        steered = {}
+        for name, point in _SETPOINTS.get(task.kind, {}).items():
+            control = document.get(name)
+            if isinstance(control, dict) and as_number(control.get("SetPoint")) is not None:
+                mode = text_of(control.get("ControlMode"), 64)
+                row = reading(
+                    point, control["SetPoint"], **place, role="setpoint", device_state=mode,
+                    quality="unknown" if mode == "Disabled" else "good", source_uri=f"{task.path}#/{name}",
+                )  # fmt: skip
+                if mode != "Disabled":
+                    steered[point] = row["value"]
+                yield row
         for name, point in READINGS.get(task.kind, {}).items():
             if name in document and not self._repeats(task, name, document[name]):
-                yield from self._measured(task, document, name, point, quality, place)
+                for row in self._measured(task, document, name, point, quality, place):
+                    yield row | {"setpoint_value": steered.get(point)}
             elif (words := document.get(_LEVEL_STATES.get(point, ""))) is not None:
                 row = reading(point, None, **place, device_state=text_of(words, 64), source_uri=task.path)
                 yield row | {"quality": quality}
@@ -137,14 +150,6 @@ class RowMaker:
         if isinstance(speed, dict) and "SpeedRPM" in speed:
             uri = f"{task.path}#/PumpSpeedPercent/SpeedRPM"
             yield reading("pump_rotation", speed["SpeedRPM"], quality=quality, **place, source_uri=uri)
-        for name, point in _SETPOINTS.get(task.kind, {}).items():
-            control = document.get(name)
-            if isinstance(control, dict) and as_number(control.get("SetPoint")) is not None:
-                yield reading(
-                    point, control["SetPoint"], **{**place, "health": None}, role="setpoint",
-                    device_state=text_of(control.get("ControlMode"), 64), source_uri=f"{task.path}#/{name}",
-                    quality="unknown" if control.get("ControlMode") == "Disabled" else "good",
-                )  # fmt: skip
 
     def _measured(
         self,
@@ -242,9 +247,8 @@ def conditions_of(document: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 def _place(task: Task, document: Mapping[str, Any]) -> dict[str, Any]:
     loop = task.loop or _LOOP_TYPES.get(str(document.get("CoolingLoopType")))
-    where = task.owner if task.kind == "environment" else task.path
     return {
-        "component": component_of(where),
+        "component": component_of(task.path),
         "label": text_of(document.get("Name"), 255),
         "loop": loop,
         "health": health_of(document),

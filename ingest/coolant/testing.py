@@ -12,7 +12,8 @@ from contract.config import HallSection
 from contract.streams.coolant import COOLANT_READINGS
 from contract.testing import FakeClock
 from ingest.collector import Context, Reading
-from ingest.coolant.redfish import RedfishCollector, RedfishConfig
+from ingest.coolant.redfish import RedfishCollector
+from ingest.coolant.redfish_client import RedfishConfig
 from ingest.testing import rows_of
 
 ROOT = "/redfish/v1"

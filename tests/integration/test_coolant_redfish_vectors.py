@@ -85,7 +85,7 @@ def test_the_whole_coolant_unit_gives_each_point_once_and_nothing_is_rejected(re
         "supply_temperature": 30, "return_temperature": 40, "delta_temperature": 10, "flow": 42,
         "supply_pressure": 827, "return_pressure": 965, "delta_pressure": 138, "heat_removed": 25.48,
     }  # fmt: skip
-    assert found["CDUs/1", "air_humidity", "measured"]["value"] == 26
+    assert found["CDUs/1/EnvironmentMetrics", "air_humidity", "measured"]["value"] == 26
     assert found["CDUs/1/Pumps/1", "pump_speed", "measured"]["value"] == 38.5
     assert found["CDUs/1/Filters/1", "service_time", "measured"]["rated_value"] == 10_000
     assert points(again).keys() == found.keys()
@@ -129,6 +129,8 @@ def test_set_points_are_told_apart_from_what_is_measured(redfish):
     with served(folder(redfish / "public-cooling-unit")) as (collector, _):
         found = points(collector.collect(NOW))
     flow, pressure = (found[CONNECTOR, point, "setpoint"] for point in ("flow", "delta_pressure"))
+    assert found["CDUs/1/Pumps/1", "pump_speed", "measured"]["setpoint_value"] == 45
+    assert "setpoint_value" not in found[CONNECTOR, "delta_pressure", "measured"]  # its control is disabled
     assert (flow["value"], flow["device_state"], flow["quality"]) == (43, "Override", "good")
     assert (pressure["value"], pressure["device_state"], pressure["quality"]) == (35, "Disabled", "unknown")
 
@@ -188,7 +190,7 @@ def test_a_server_with_dead_links_gives_all_that_is_there(redfish):
     ] == [14.8, 22.4]
     assert found["Chassis/1U/ThermalSubsystem/Pumps/CPU1", "pump_rotation", "measured"]["value"] == 300
     (power,) = rows_of(reading, POWER_READINGS)
-    assert (power["component"], power["power_watts"]) == ("Chassis/1U", 374)
+    assert (power["component"], power["power_watts"]) == ("Chassis/1U/EnvironmentMetrics", 374)
 
 
 def test_the_temperature_of_a_server_is_not_taken_for_that_of_the_air(redfish):
@@ -225,7 +227,7 @@ def test_a_tray_with_a_single_dry_detector_gives_one_row_and_no_event(redfish):
     def single(path: str) -> Mapping[str, Any] | None:
         for name in ("single_leak_detection", "leak_detectors_single"):
             if files[name]["@odata.id"] == path:
-                return files[name]
+                return dict(files[name])
         return find(path)
 
     with served(single) as (collector, _):
