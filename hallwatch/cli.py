@@ -60,7 +60,10 @@ COMMANDS = {
     "replay": ("hallwatch.commands.replay:replay", "Play recordings of devices through the whole system."),
     "parse": ("hallwatch.commands.parse:parse", "Print the events in a log of a device."),
     "explain": ("hallwatch.commands.explain:explain", "Say what a code means, and where sources disagree."),
+    "attest": ("hallwatch.commands.attest:attest", "Judge evidence that a machine is what it claims."),
     "inventory": ("hallwatch.commands.collect:inventory", "Check the map of the hall."),
+    "topology": ("hallwatch.commands.topology:topology", "Show the map of the hall, and what changed in it."),
+    "maintenance": ("hallwatch.commands.maintenance:maintenance", "Announce work, and what it may do."),
     "check-config": (
         "hallwatch.commands.collect:check_config",
         "Check a configuration file and print it in full.",

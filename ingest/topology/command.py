@@ -30,7 +30,12 @@ def run_command(command: Sequence[str], *, timeout_seconds: float, most_bytes: i
         except OSError as error:
             raise CollectError("unreachable", f"{command[0]}: {error.strerror}") from error
         late = threading.Event()
-        timer = threading.Timer(timeout_seconds, lambda: (late.set(), _end(process)))
+
+        def end_late() -> None:
+            late.set()
+            _end(process)
+
+        timer = threading.Timer(timeout_seconds, end_late)
         timer.start()
         try:
             with process, cast(BinaryIO, process.stdout) as output:

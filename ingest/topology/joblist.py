@@ -119,7 +119,8 @@ class LineEntry(_Job, PartEntry):
 def read_yaml(content: bytes, where: str) -> list[dict[str, Any]]:
     """Return a row per job and host; raise ConfigError(invalid) that names each mistake with its line."""
     entry, document = read_entry(JobsEntry, content, where, "it begins with `jobs:`")
-    rows, seen = [], dict[str, int]()
+    rows: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
     for n, job in enumerate(entry.jobs):
         place: Place = ("jobs", n, "job")
         if job.job in seen:
