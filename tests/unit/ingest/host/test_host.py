@@ -9,9 +9,10 @@ from contract.clock import SYSTEM_CLOCK
 from contract.config import HallSection
 from contract.errors import CollectError
 from contract.streams.host import HOST_DIMMS, HOST_EVENTS, HOST_PCIE, HOST_SAMPLES
-from contract.testing import START_US, FakeClock
+from contract.testing import START_US
 from ingest.collector import Context, Rows
 from ingest.host.host import HostCollector, MachineConfig
+from ingest.host.testing import FakeTimekeeper, host_collector
 from ingest.host.timekeeping import ClockState
 from ingest.testing import clean
 from twin.host_tree import HostTree
@@ -19,16 +20,6 @@ from twin.host_tree import HostTree
 GPU, NIC = "0000:53:00.0", "0000:52:00.0"
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE
-
-
-class FakeTimekeeper:
-    """A clock that is as right as the test says."""
-
-    def __init__(self, state: ClockState | None = None) -> None:
-        self.now = state
-
-    def state(self) -> ClockState | None:
-        return self.now
 
 
 class Machine:
@@ -40,15 +31,12 @@ class Machine:
         )
         self.now_us = START_US
         self.timekeeper = FakeTimekeeper()
-        self.config = MachineConfig(
-            collector="host", host="h1", procfs_root=self.tree.procfs, sysfs_root=self.tree.sysfs, **config
-        )
+        self.config = config
         self.collector = self.start()
         self.rejected: Mapping[str, int] = {}
 
     def start(self) -> HostCollector:
-        context = Context(hall=HallSection(name="test"), clock=FakeClock())
-        return HostCollector(self.config, context, timekeeper=self.timekeeper)
+        return host_collector(self.tree.procfs, self.tree.sysfs, timekeeper=self.timekeeper, **self.config)
 
     def restart(self) -> None:
         """Start the collector anew from what it remembered."""
@@ -450,10 +438,7 @@ def test_memory_counted_by_row_and_channel_is_read_too(machine, tmp_path):
 
 
 def test_a_machine_that_tells_nothing_is_an_error(tmp_path):
-    config = MachineConfig(
-        collector="host", host="h1", procfs_root=tmp_path / "no", sysfs_root=tmp_path / "no"
-    )
-    collector = HostCollector(config, Context(hall=HallSection(name="test"), clock=FakeClock()))
+    collector = host_collector(tmp_path / "no", tmp_path / "no")
     with pytest.raises(CollectError) as raised:
         collector.collect(START_US)
     assert raised.value.reason == "no_data"
