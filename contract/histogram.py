@@ -103,11 +103,11 @@ class Histogram:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], name: str) -> Histogram | None:
-        """Read those columns of one row back; None where they are null."""
-        if row[f"{name}_idx"] is None:
+        """Read those columns of one row back; None where they are null or not there."""
+        parts: dict[str, Any] = {field: row.get(f"{name}_{field}") for field in FIELDS}
+        if parts["idx"] is None:
             return None
-        values = {field: row[f"{name}_{field}"] for field in FIELDS}
-        return cls(**values | {"idx": tuple(values["idx"]), "cnt": tuple(values["cnt"])})
+        return cls(**parts | {"idx": tuple(parts["idx"]), "cnt": tuple(parts["cnt"])})
 
 
 class Recorder:
