@@ -78,27 +78,29 @@ class FabricPortsCollector:
     expected = [{devices = ["mlx5_0", "0000:63:00.0", "0x58a2e10300123456"], speed_gbps = 400, width = 4}]
     ```
 
-    It reads `class/infiniband` and, of the interfaces that belong to it, `class/net`. Data is bytes here, four to the
+    **Reads** `class/infiniband` and, of the interfaces that belong to it, `class/net`. Data is bytes here, four to the
     word that InfiniBand counts; `port_xmit_wait_ticks` stays in ticks, which differ by device. A counter that stands
     at the most its width holds is in `saturated`. Every change of a link is a row of `fabric_events`, with the
     evidence `sysfs`. Symbol errors are gathered over 12 and 125 minutes and set against the live speed.
-    What a link should be is in `expected`, on the host that has it: a list that is the same on all hosts of a
-    kind, so that a row says itself what is wrong with it. Names change; a PCI address or a GUID stays. EFA's driver
-    always says that its link is active, at a made-up speed: list its devices so that one that goes is missed, and name
-    an interface that shares its card in `interfaces`.
 
-    It needs no privilege: the files are readable by everybody. In a container, mount the host's `/sys` read-only and
+    `expected` says what a link should be: `devices`, each by name, PCI address or GUID, and of their port (`port`, 1
+    unless given) `speed_gbps` and `width`. It stands on the host that has them, a list that is the same on all hosts
+    of a kind, so that a row says itself what is wrong with it. Names change; a PCI address or a GUID stays. EFA's
+    driver always says that its link is active, at a speed that is not the live one: list its devices so that one that
+    goes is missed, and name an interface that shares its card in `interfaces`.
+
+    **Needs** no privilege: the files are readable by everybody. In a container, mount the host's `/sys` read-only and
     share its network namespace, or interfaces are not seen.
 
-    A poll costs the device one command for each file of `counters` (about 20 of a port), and one for all of
+    **Costs** the device one command for each file of `counters` (about 20 of a port), and one for all of
     `hw_counters`, whose driver repeats the values it read last for as long as its `lifespan` says; a port is never
-    read sooner than that. It costs us about 10 ms of CPU time for eight ports.
+    read sooner than that. Us, about 10 ms of CPU time for eight ports.
 
-    A file that cannot be read (`N/A (no PMA)`, a refusal, no permission) costs its own value and is counted in
-    `unreadable_files`; a device that vanishes midway costs its own row. A listed port that is not there has a row
-    with `present` false, any other that went is an event. A counter that fell was set back and counts from there.
-    When a reading takes too long, the ports read so far are sent. In the first ten minutes after a boot no changes of
-    links are told: they train.
+    **When the device fails**, a file that cannot be read (`N/A (no PMA)`, a refusal, no permission) costs its own value
+    and is counted in `unreadable_files`; a device that vanishes midway costs its own row. A listed port that is not
+    there has a row with `present` false, any other that went is an event. A counter that fell was set back and counts
+    from there. When a reading takes too long, the ports read so far are sent. In the first ten minutes after a boot no
+    changes of links are told: they train.
     """
 
     def __init__(self, config: FabricPortsConfig, context: Context) -> None:
