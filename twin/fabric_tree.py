@@ -141,9 +141,11 @@ class FabricTree:
 
     def flap(self, device: int, times: int = 1) -> None:
         """Let a link go down and come back so fast that only its counters show it."""
-        for _ in range(times):
-            self.set_link(device, up=False)
-            self.set_link(device, up=True)
+        port = self._ports[device]
+        if port.up:
+            port.add("link_downed", times)
+            port.carrier_changes += 2 * times
+        self._show(port)
 
     def set_lanes(self, device: int, lanes: int) -> None:
         """Let a link come up again on so many lanes."""

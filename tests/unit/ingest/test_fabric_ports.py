@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.errors import CollectError
@@ -174,6 +174,34 @@ def test_a_link_that_is_down_has_no_speed(root):
     row = port(ports_collector(root))
     assert row["link_state"] == "down"
     assert "speed_gbps" not in row
+
+
+NAMES = [name for folder in COUNTERS.values() for name in folder]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["node_guid", "fw_ver", "ports/1/state", "ports/1/rate", "ports/1/gid_attrs/ndevs/0"])
+        | st.builds(
+            "ports/1/{}/{}".format, st.sampled_from(["counters", "hw_counters"]), st.sampled_from(NAMES)
+        ),
+        st.binary(max_size=30) | st.integers(-(2**70), 2**70).map(lambda number: str(number).encode()),
+        max_size=12,
+    )
+)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_the_files_hold_the_port_has_a_row_that_the_stream_takes(tmp_path, files):
+    shutil.rmtree(tmp_path / "class", ignore_errors=True)
+    (tmp_path / PORT).mkdir(parents=True)
+    for name, content in files.items():
+        path = tmp_path / "class/infiniband/mlx5_0" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    collector = ports_collector(tmp_path)
+    for seconds in (0, 60):
+        (row,) = ports(collector.collect(START_US + seconds * SECOND))
+        assert row["present"]
+    collector.restore(collector.cursor())
 
 
 def test_no_sysfs_and_no_device_are_told_apart(tmp_path):
