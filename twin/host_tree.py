@@ -75,6 +75,7 @@ class HostTree:
         uptime_seconds: float = 864_000.0,
     ) -> None:
         self.procfs, self.sysfs, self.chronyc = folder / "proc", folder / "sys", folder / "chronyc"
+        self._proc, self._sys = self.procfs, self.sysfs
         self._now_us = now_us
         self._cpus = SOCKETS * cores_per_socket * 2
         self._cores_per_socket = cores_per_socket
@@ -144,7 +145,7 @@ class HostTree:
     def lose(self, address: str) -> None:
         """Take a device off the bus."""
         self._gone.add(address)
-        (self.sysfs / "bus/pci/devices" / address).unlink(missing_ok=True)
+        (self._sys / "bus/pci/devices" / address).unlink(missing_ok=True)
 
     def restore(self, address: str) -> None:
         """Put it back, with its counters at 0."""
@@ -164,13 +165,18 @@ class HostTree:
         self._write_clock()
 
     def reboot(self, seconds: float = 240.0) -> None:
-        """Start the machine anew: every counter at 0, what was lost still lost."""
+        """Start the machine anew: every counter at 0, what was lost still lost. Meanwhile nothing of it answers."""
+        self._proc, self._sys = self._folder / "off-proc", self._folder / "off-sys"
+        self.procfs.rename(self._proc)
+        self.sysfs.rename(self._sys)
         self._now_us += round(seconds * 1_000_000)
         self._begin(uptime_seconds=60.0)
         self._write_machine()
         for address in self._devices.keys() - self._gone:
             self._devices[address].errors = {}
             self._write_device(self._devices[address])
+        self._proc = self._proc.rename(self.procfs)
+        self._sys = self._sys.rename(self.sysfs)
 
     def _begin(self, uptime_seconds: float) -> None:
         """Set what the kernel counts from its start."""
@@ -186,15 +192,15 @@ class HostTree:
     def _write_machine(self) -> None:
         name = f"{self._folder.resolve()}/{self._booted_us}/{self._boots}"
         boot_id = uuid.uuid5(uuid.NAMESPACE_URL, name)
-        self._write(self.procfs / "sys/kernel/random/boot_id", f"{boot_id}\n")
-        self._write(self.procfs / "sys/kernel/osrelease", "6.8.0-1027-generic\n")
+        self._write(self._proc / "sys/kernel/random/boot_id", f"{boot_id}\n")
+        self._write(self._proc / "sys/kernel/osrelease", "6.8.0-1027-generic\n")
         for number in range(self._cpus):
             core = number % (SOCKETS * self._cores_per_socket)
-            at = self.sysfs / f"devices/system/cpu/cpu{number}/topology"
+            at = self._sys / f"devices/system/cpu/cpu{number}/topology"
             self._write(at / "physical_package_id", f"{core // self._cores_per_socket}\n")
             self._write(at / "core_id", f"{core % self._cores_per_socket}\n")
         for socket in range(SOCKETS):
-            chip = self.sysfs / f"class/hwmon/hwmon{socket}"
+            chip = self._sys / f"class/hwmon/hwmon{socket}"
             self._write(chip / "name", "coretemp\n")
             self._write(chip / "temp1_label", f"Package id {socket}\n")
             self._write(chip / "temp1_crit", "100000\n")
@@ -204,7 +210,7 @@ class HostTree:
 
     def _write_throttles(self) -> None:
         for number in range(self._cpus):
-            at = self.sysfs / f"devices/system/cpu/cpu{number}/thermal_throttle"
+            at = self._sys / f"devices/system/cpu/cpu{number}/thermal_throttle"
             of_first = self._throttles if number % (SOCKETS * self._cores_per_socket) == 0 else 0
             self._write(at / "core_throttle_count", f"{of_first}\n")
             in_first = self._throttles if number // self._cores_per_socket % SOCKETS == 0 else 0
@@ -214,7 +220,7 @@ class HostTree:
         for dimm in self._modules:
             controller, _, module = dimm.partition("/")
             socket, part = divmod(int(controller[2:]), CONTROLLERS_PER_SOCKET)
-            at = self.sysfs / "devices/system/edac/mc" / controller
+            at = self._sys / "devices/system/edac/mc" / controller
             self._write(at / "mc_name", f"Intel_10nm Socket#{socket} IMC#{part}\n")
             self._write(at / "size_mb", f"{MODULES_PER_CONTROLLER * MODULE_MIB}\n")
             self._write(at / "ce_noinfo_count", "0\n")
@@ -227,7 +233,7 @@ class HostTree:
             self._write_module(dimm)
 
     def _write_module(self, dimm: str) -> None:
-        at = self.sysfs / "devices/system/edac/mc"
+        at = self._sys / "devices/system/edac/mc"
         controller = dimm.partition("/")[0]
         for place, file in enumerate(("ce_count", "ue_count")):
             self._write(at / dimm / f"dimm_{file}", f"{self._modules[dimm][place]}\n")
@@ -238,24 +244,24 @@ class HostTree:
 
     def _write_time(self) -> None:
         self._write(
-            self.procfs / "uptime", f"{self._uptime_seconds:.2f} {self._idle_ticks / TICKS_PER_SECOND:.2f}\n"
+            self._proc / "uptime", f"{self._uptime_seconds:.2f} {self._idle_ticks / TICKS_PER_SECOND:.2f}\n"
         )
         load = self.busy_ratio * self._cpus
         self._write(
-            self.procfs / "loadavg",
+            self._proc / "loadavg",
             f"{load:.2f} {load:.2f} {load:.2f} {round(load)}/4821 {self._boots}4711\n",
         )
-        self._write(self.procfs / "stat", "".join(self._stat()))
-        self._write(self.procfs / "meminfo", _meminfo())
-        self._write(self.procfs / "vmstat", "nr_free_pages 402653184\noom_kill 0\n")
+        self._write(self._proc / "stat", "".join(self._stat()))
+        self._write(self._proc / "meminfo", _meminfo())
+        self._write(self._proc / "vmstat", "nr_free_pages 402653184\noom_kill 0\n")
         for controller in dict.fromkeys(controller for controller, _ in _slots()):
             since = self._uptime_seconds - self._edac_seconds
             self._write(
-                self.sysfs / f"devices/system/edac/mc/{controller}/seconds_since_reset", f"{since:.0f}\n"
+                self._sys / f"devices/system/edac/mc/{controller}/seconds_since_reset", f"{since:.0f}\n"
             )
         for socket in range(SOCKETS):
             heat = round(self.temperature_celsius) * 1_000
-            self._write(self.sysfs / f"class/hwmon/hwmon{socket}/temp1_input", f"{heat}\n")
+            self._write(self._sys / f"class/hwmon/hwmon{socket}/temp1_input", f"{heat}\n")
 
     def _stat(self) -> Iterator[str]:
         times = (self._user_ticks, 0, self._system_ticks, self._idle_ticks, 0, 0, 0, 0, 0, 0)
@@ -267,7 +273,7 @@ class HostTree:
     def _write_device(self, device: _Device) -> None:
         if device.address in self._gone:
             return
-        at = self.sysfs / "devices" / device.path
+        at = self._sys / "devices" / device.path
         files = dict(zip(("class", "vendor", "device"), device.codes, strict=True)) | {
             "numa_node": str(device.numa_node),
             "max_link_width": str(device.max_width),
@@ -282,7 +288,7 @@ class HostTree:
             files[f"aer_dev_{severity}"] = "\n".join([*lines, f"{total} {sum(counts.values())}"])
         for name, text in files.items():
             self._write(at / name, f"{text}\n")
-        link = self.sysfs / "bus/pci/devices" / device.address
+        link = self._sys / "bus/pci/devices" / device.address
         link.parent.mkdir(parents=True, exist_ok=True)
         if not link.is_symlink():
             link.symlink_to(f"../../../devices/{device.path}")
@@ -304,6 +310,10 @@ class HostTree:
 def _slots() -> Iterator[tuple[str, str]]:
     for controller in range(SOCKETS * CONTROLLERS_PER_SOCKET):
         yield from ((f"mc{controller}", f"dimm{module}") for module in range(MODULES_PER_CONTROLLER))
+
+
+DIMMS = tuple(f"{controller}/{module}" for controller, module in _slots())
+"""Every memory module, by the folder of its controller and its own."""
 
 
 def _devices(gpus: Sequence[str], nics: Sequence[str]) -> Iterator[_Device]:

@@ -97,6 +97,21 @@ def test_a_reboot_is_another_boot_with_fresh_counters(tree):
     assert float((tree.procfs / "uptime").read_text().split()[0]) == 60
 
 
+def test_nothing_of_a_host_answers_while_it_starts(tree, tmp_path, monkeypatch):
+    there = []
+    write = HostTree._write
+
+    def watched(self, path, text):
+        there.append(tree.procfs.exists() or tree.sysfs.exists())
+        write(self, path, text)
+
+    monkeypatch.setattr(HostTree, "_write", watched)
+    tree.reboot()
+    assert there
+    assert not any(there)
+    assert {path.name for path in tmp_path.iterdir()} == {"proc", "sys", "chronyc", "tracking"}
+
+
 def test_a_folder_written_again_at_the_same_time_is_the_same_host(tmp_path):
     HostTree(tmp_path, START_US, cores_per_socket=1)
     before = contents(tmp_path)
