@@ -1,0 +1,273 @@
+"""A folder that evidence appears in: each file is taken once, whole, and nothing that lies there can hold us up.
+
+A file moves from where it was dropped to `taking/` and, when its rows are stored, to `taken/`; what is no evidence goes
+to `set-aside/` with a note of the reason. Moves are renames, so that a file is always in one place. Whatever a crash
+leaves in `taking/` is read again, unless the cursor says that its rows are stored.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from contract.clock import Clock
+from contract.errors import CollectError
+from contract.files import write_whole
+
+WHOLE_SUFFIX = ".evidence"
+"""A name that ends so is a promise: the file was renamed into the folder when it was whole."""
+
+MAX_ENTRIES = 10_000
+"""One look sees no more; what lies behind has its turn when these are gone."""
+
+_TAKING, _TAKEN, _ASIDE = "taking", "taken", "set-aside"
+_OURS = frozenset((_TAKING, _TAKEN, _ASIDE))
+_UNFINISHED = (".part", ".partial", ".tmp", ".filepart")
+HOST = re.compile(r"[^\s/@.][^\s/@]{0,254}")
+_NOTE_SUFFIX = ".reason"
+_TIDY_US = 600_000_000
+
+
+class Identity(NamedTuple):
+    """Which file it is, whatever its name; moving it changes none of this."""
+
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Identity:
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class Dropped(NamedTuple):
+    """A file that was taken."""
+
+    name: str
+    """Where it was dropped: `NAME` or `HOST/NAME`."""
+    host: str | None
+    body: bytes
+    identity: Identity
+
+
+class _Refused(Exception):
+    """A file that can never be evidence, with the reason that is counted."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+
+
+class DropFolder:
+    """The folder. `take` hands out files, `settle` ends those whose rows are stored."""
+
+    def __init__(
+        self, folder: Path, *, max_bytes: int, quiet_seconds: float, keep_hours: float, clock: Clock
+    ) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._quiet_ns = round(quiet_seconds * 1e9)
+        self._keep_us = round(keep_hours * 3.6e9)
+        self._clock = clock
+        self._handed_out: dict[str, Identity] = {}
+        self._tidied_us: int | None = None
+        self.refused: Counter[str] = Counter()
+        """Files that were set aside since somebody took this count, by reason."""
+
+    def take(self, until: float) -> Iterator[Dropped]:
+        """Yield whole files, those that a crash left first, until the clock's `monotonic` is past `until`.
+
+        Raises CollectError(unreachable) where the folder cannot be read or written.
+        """
+        self._prepare()
+        for name in [*self._names(self._folder / _TAKING), *self._drop()]:
+            if self._clock.monotonic() >= until:
+                return
+            dropped = self._read(name)
+            if dropped is not None:
+                self._handed_out[name] = dropped.identity
+                yield dropped
+
+    def settle(self) -> None:
+        """End every file that was handed out: its rows are stored."""
+        for name, identity in self._handed_out.items():
+            path = self._folder / _TAKING / name
+            status = _status(path)
+            if status is not None and Identity.of(status) == identity:
+                self._move(path, self._folder / _TAKEN / name)
+        self._handed_out = {}
+        self._tidy()
+
+    def forget(self) -> None:
+        """Take back what was handed out: its rows were not made."""
+        self._handed_out = {}
+
+    def set_aside(self, dropped: Dropped, reason: str, words: str) -> None:
+        """Put away a file that turned out to be no evidence."""
+        self._handed_out.pop(dropped.name, None)
+        self._put_aside(dropped.name, _Refused(reason, words))
+
+    @property
+    def handed_out(self) -> dict[str, Identity]:
+        """What was handed out since the last `settle`: the cursor that belongs to its rows."""
+        return dict(self._handed_out)
+
+    def restore(self, handed_out: dict[str, Identity]) -> None:
+        """Take up what an earlier process handed out and stored the rows of."""
+        self._handed_out = dict(handed_out)
+
+    def waiting(self, most: int) -> int:
+        """Return how many files wait, counted up to `most`."""
+        return sum(1 for _, _ in zip(range(most), self._names(self._folder), strict=False))
+
+    def _prepare(self) -> None:
+        try:
+            for own in _OURS:
+                (self._folder / own).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise CollectError("unreachable", f"{self._folder}: {error.strerror}") from error
+
+    def _drop(self) -> Iterator[str]:
+        """Move what is whole into `taking/`; yield the names there."""
+        for name in list(self._names(self._folder)):
+            source, target = self._folder / name, self._folder / _TAKING / name
+            if self._is_whole(source) and not os.path.lexists(target):
+                self._move(source, target)
+                yield name
+
+    def _names(self, folder: Path) -> Iterator[str]:
+        """Yield `NAME` and `HOST/NAME`, no more than a look sees; what is hidden is nobody's."""
+        left = MAX_ENTRIES
+        for entry in _entries(folder, left):
+            left -= 1
+            if not entry.is_dir(follow_symlinks=False):
+                yield entry.name
+            elif entry.name not in _OURS or folder != self._folder:
+                for inner in _entries(Path(entry.path), left):
+                    left -= 1
+                    yield f"{entry.name}/{inner.name}"
+
+    def _is_whole(self, path: Path) -> bool:
+        status = _status(path)
+        if status is None or path.name.endswith(_UNFINISHED):
+            return False
+        quiet_ns = self._clock.now_us() * 1000 - status.st_ctime_ns
+        # A change in the future is that of a clock that was set back: there is nothing to wait for.
+        return path.name.endswith(WHOLE_SUFFIX) or not 0 <= quiet_ns < self._quiet_ns
+
+    def _read(self, name: str) -> Dropped | None:
+        """Return a file of `taking/`; None where it is still written, gone, or was set aside."""
+        if name in self._handed_out:
+            return None
+        host, _, _ = name.rpartition("/")
+        try:
+            if host and not HOST.fullmatch(host):
+                _refuse("foreign", f"{host!r} cannot be the name of a host")
+            body, identity = _read_whole(self._folder / _TAKING / name, self._max_bytes)
+        except _Refused as refused:
+            self._put_aside(name, refused)
+            return None
+        except FileNotFoundError:
+            return None
+        if len(body) != identity.size:
+            return None  # somebody still writes it
+        return Dropped(name, host or None, body, identity)
+
+    def _put_aside(self, name: str, refused: _Refused) -> None:
+        self.refused[refused.reason] += 1
+        target = self._folder / _ASIDE / name
+        self._move(self._folder / _TAKING / name, target)
+        note = target.with_name(target.name[:200] + _NOTE_SUFFIX)
+        try:
+            write_whole(note, f"{refused.reason}: {refused}\n".encode(errors="replace"))
+        except OSError as error:
+            raise CollectError("unreachable", f"{note}: {error.strerror}") from error
+
+    def _move(self, source: Path, target: Path) -> None:
+        """Rename; what was at the target before is replaced, unless it is a folder."""
+        try:
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            if target.is_dir() and not target.is_symlink():
+                target = target.with_name(f"{target.name}.{self._clock.now_us()}")
+            source.rename(target)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CollectError("unreachable", f"{source}: {error.strerror}") from error
+
+    def _tidy(self) -> None:
+        """Remove what was put away longer ago than it is kept, at times."""
+        now_us = self._clock.now_us()
+        if self._tidied_us is not None and 0 <= now_us - self._tidied_us < _TIDY_US:
+            return
+        self._tidied_us = now_us
+        for own in (_TAKEN, _ASIDE):
+            for name in list(self._names(self._folder / own)):
+                path = self._folder / own / name
+                status = _status(path)
+                if status is None or stat.S_ISDIR(status.st_mode):
+                    continue
+                if now_us - status.st_ctime_ns // 1000 > self._keep_us:
+                    _remove(path)
+
+
+def _entries(folder: Path, most: int) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            for _, entry in zip(range(most), found, strict=False):
+                if not entry.name.startswith("."):
+                    yield entry
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CollectError("unreachable", f"{folder}: {error.strerror}") from error
+
+
+def _read_whole(path: Path, max_bytes: int) -> tuple[bytes, Identity]:
+    """Return a file's bytes and what it was before; never waits, never follows, never reads much more than allowed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        words = "a link" if error.errno == errno.ELOOP else str(error.strerror)
+        raise _Refused("foreign", f"cannot be opened: {words}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            _refuse("foreign", "not a plain file")
+        if status.st_size > max_bytes:
+            _refuse("too_large", f"{status.st_size} bytes; evidence has at most {max_bytes}")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            body = file.read(max_bytes + 1)
+        if len(body) > max_bytes:
+            _refuse("too_large", f"more than {max_bytes} bytes")
+        after = os.fstat(descriptor)
+        unchanged = Identity.of(after) == Identity.of(status) and after.st_ctime_ns == status.st_ctime_ns
+        return body, Identity.of(status) if unchanged else Identity(0, -1, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse(reason: str, words: str) -> NoReturn:
+    raise _Refused(reason, words)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CollectError("unreachable", f"{path}: {error.strerror}") from error
