@@ -63,6 +63,7 @@ COMMANDS = {
     "attest": ("hallwatch.commands.attest:attest", "Judge evidence that a machine is what it claims."),
     "inventory": ("hallwatch.commands.collect:inventory", "Check the map of the hall."),
     "topology": ("hallwatch.commands.topology:topology", "Show the map of the hall, and what changed in it."),
+    "jobs": ("hallwatch.commands.jobs:jobs", "List who has which GPUs now."),
     "maintenance": ("hallwatch.commands.maintenance:maintenance", "Announce work, and what it may do."),
     "check-config": (
         "hallwatch.commands.collect:check_config",
