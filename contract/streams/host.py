@@ -185,7 +185,7 @@ HOST_PCIE = Stream(
             "In the last hour as far as it was watched.",
             valid=(0, 2**40),
         ),
-        text("errors", "Counts above 0 by severity and name, as JSON.", max_length=4_096),
+        text("errors", "Counts above 0 by severity and name, as JSON.", max_length=16_384),
     ],
 )
 

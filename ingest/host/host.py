@@ -14,9 +14,10 @@ from contract.streams.host import HOST_DIMMS, HOST_EVENTS, HOST_PCIE, HOST_SAMPL
 from ingest.collector import Context, HostConfig, Reading, Rows, collector
 from ingest.due import Due
 from ingest.host import memory
+from ingest.host.figures import to_count, to_float
 from ingest.host.pcie import Device, DeviceHistory, PcieBus
 from ingest.host.presence import Expectation
-from ingest.host.processors import Processors, to_float
+from ingest.host.processors import Processors
 from ingest.host.timekeeping import Chrony, ClockState, KernelClock, Timekeeper
 from ingest.sysfs import KernelTree
 
@@ -81,9 +82,9 @@ class HostCollector:
     says nothing about any device.
 
     Counters are set back by a reboot, by a driver that is loaded again, by hand: `…_24h` and `…_1h` count errors
-    across that, since the first reading. DIMMs and PCIe devices have rows on change and every 60 s. A device that was
-    there and is gone stays, as `missing`, until it is back or forgotten; after a reboot addresses may differ, so that
-    then only the number of devices of a kind counts.
+    across that, since the first reading. DIMMs and PCIe devices have rows on change and every 60 s, those that are
+    missing or too narrow at every reading. A device that was there and is gone stays, as `missing`, until it is back or
+    forgotten; after a reboot addresses may differ, so that then only the number of devices of a kind counts.
     """
 
     def __init__(
@@ -175,11 +176,12 @@ class HostCollector:
         booted = [
             line[6:] for line in (self._procfs.text("stat") or "").splitlines() if line.startswith("btime ")
         ]
+        seconds = to_count(booted[0]) if booted else None
         return {
             "boot_id": self._procfs.text("sys/kernel/random/boot_id") or None,
             "kernel": self._procfs.text("sys/kernel/osrelease") or None,
             "uptime_seconds": to_float(uptime[0]) if uptime else None,
-            "booted_at": int(booted[0]) * 1_000_000 if booted and booted[0].isdigit() else None,
+            "booted_at": seconds * 1_000_000 if seconds is not None and seconds < 2**40 else None,
         }
 
     def _reboot(self, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -228,7 +230,7 @@ class HostCollector:
 
 
 class _Changes:
-    """Leaves out rows that say what they said before, but for one in 60 s."""
+    """Leaves out rows that say what they said before, but for one in 60 s; what is wrong is told every time."""
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -238,7 +240,17 @@ class _Changes:
     def of(self, rows: Sequence[dict[str, Any]], now_us: int) -> list[dict[str, Any]]:
         every = self._due.at(now_us)
         before, self._before = self._before, {row[self._key]: _lasting(row) for row in rows}
-        return [row for row in rows if every or before.get(row[self._key]) != self._before[row[self._key]]]
+        return [
+            row
+            for row in rows
+            if every or _is_wrong(row) or before.get(row[self._key]) != self._before[row[self._key]]
+        ]
+
+
+def _is_wrong(row: Mapping[str, Any]) -> bool:
+    """Return whether a device is missing or its link too narrow: rules count how long it stays so."""
+    width, most = row.get("link_width"), row.get("max_link_width")
+    return row.get("presence") == "missing" or (width is not None and most is not None and width < most)
 
 
 def _lasting(row: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ingest.host.counts import DAY_SECONDS, ErrorCount, Window
+from ingest.host.figures import read_count, to_count
 from ingest.sysfs import KernelTree
 
 CONTROLLERS = "devices/system/edac/mc"
@@ -35,12 +36,13 @@ def usage(procfs: KernelTree) -> dict[str, Any]:
     for line in (procfs.text("meminfo") or "").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
-        if name in MEMINFO and len(words) == 2 and words[0].isdigit() and words[1] == "kB":
-            found[MEMINFO[name]] = int(words[0]) * 1_024
+        kibibytes = to_count(words[0]) if len(words) == 2 and words[1] == "kB" else None
+        if name in MEMINFO and kibibytes is not None:
+            found[MEMINFO[name]] = kibibytes * 1_024
     for line in (procfs.text("vmstat") or "").splitlines():
         name, _, value = line.partition(" ")
-        if name == "oom_kill" and value.isdigit():
-            found["oom_kills"] = int(value)
+        if name == "oom_kill":
+            found["oom_kills"] = to_count(value)
     return found
 
 
@@ -65,7 +67,9 @@ class Edac:
         """Return columns of a host's row; 0 controllers where there is no driver."""
         folders = self._folders()
         counts = {
-            column: [count for at in folders if (count := self._sysfs.number(f"{at}/{file}")) is not None]
+            column: [
+                count for at in folders if (count := read_count(self._sysfs, f"{at}/{file}")) is not None
+            ]
             for column, file in (
                 ("memory_corrected_errors", "ce_count"),
                 ("memory_uncorrected_errors", "ue_count"),
@@ -79,7 +83,7 @@ class Edac:
         """Return all of them, in the order of their names."""
         found: list[Module] = []
         for folder in self._folders():
-            age = self._sysfs.number(f"{folder}/seconds_since_reset")
+            age = read_count(self._sysfs, f"{folder}/seconds_since_reset")
             facts = {"controller": self._sysfs.text(f"{folder}/mc_name") or None}
             for module in self._of_controller(folder):
                 module.reset_age_seconds = age
@@ -105,22 +109,22 @@ class Edac:
         yield from counted or (each for name in names if _ROW.match(name) for each in self._row(folder, name))
         yield Module(
             name=controller,
-            corrected=self._sysfs.number(f"{folder}/ce_noinfo_count"),
-            uncorrected=self._sysfs.number(f"{folder}/ue_noinfo_count"),
-            facts={"size_mib": self._sysfs.number(f"{folder}/size_mb")},
+            corrected=read_count(self._sysfs, f"{folder}/ce_noinfo_count"),
+            uncorrected=read_count(self._sysfs, f"{folder}/ue_noinfo_count"),
+            facts={"size_mib": read_count(self._sysfs, f"{folder}/size_mb")},
         )
 
     def _module(self, folder: str, name: str) -> Module:
         at = f"{folder}/{name}"
         return Module(
             name=f"{folder.rpartition('/')[2]}/{name}",
-            corrected=self._sysfs.number(f"{at}/dimm_ce_count"),
-            uncorrected=self._sysfs.number(f"{at}/dimm_ue_count"),
+            corrected=read_count(self._sysfs, f"{at}/dimm_ce_count"),
+            uncorrected=read_count(self._sysfs, f"{at}/dimm_ue_count"),
             facts={
                 "label": self._sysfs.text(f"{at}/dimm_label") or None,
                 "location": self._sysfs.text(f"{at}/dimm_location") or None,
                 "memory_type": self._sysfs.text(f"{at}/dimm_mem_type") or None,
-                "size_mib": self._sysfs.number(f"{at}/size"),
+                "size_mib": read_count(self._sysfs, f"{at}/size"),
             },
         )
 
@@ -134,13 +138,13 @@ class Edac:
                 label = self._sysfs.text(f"{at}/{channel[1]}_dimm_label") or None
                 yield Module(
                     name=f"{row}/{channel[1]}",
-                    corrected=self._sysfs.number(f"{at}/{file}"),
+                    corrected=read_count(self._sysfs, f"{at}/{file}"),
                     facts=kind | {"label": label, "location": f"{name[2:]} {channel[1]}"},
                 )
         yield Module(
             name=row,
-            uncorrected=self._sysfs.number(f"{at}/ue_count"),
-            facts=kind | {"location": name[2:], "size_mib": self._sysfs.number(f"{at}/size_mb")},
+            uncorrected=read_count(self._sysfs, f"{at}/ue_count"),
+            facts=kind | {"location": name[2:], "size_mib": read_count(self._sysfs, f"{at}/size_mb")},
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from ingest.host.counts import HOUR_SECONDS, ErrorCount, Window
+from ingest.host.figures import read_count, to_count
 from ingest.sysfs import KernelTree
 
 DEVICES = "bus/pci/devices"
@@ -36,7 +37,7 @@ WIDTHS = frozenset({1, 2, 4, 8, 12, 16, 32})
 NEVER_SEEN = "#"
 """In the name of a device that is expected by number: `gpu#8`."""
 
-MAX_ERROR_NAMES = 64
+MAX_ERROR_NAMES = 32
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s", re.ASCII)
@@ -115,7 +116,7 @@ class PcieBus:
             device_class=device_class,
             vendor_id=vendor,
             device_id=self._sysfs.text(f"{at}/device"),
-            numa_node=_not_negative(self._sysfs.number(f"{at}/numa_node")),
+            numa_node=read_count(self._sysfs, f"{at}/numa_node"),
             path=tuple(ports),
             max_link_width=_width(self._sysfs.text(f"{at}/max_link_width")),
             max_link_speed_gts=_speed(self._sysfs.text(f"{at}/max_link_speed")),
@@ -257,18 +258,17 @@ def _parse(text: str | None) -> tuple[int | None, dict[str, int]]:
     total: int | None = None
     names: dict[str, int] = {}
     for line in (text or "").splitlines():
-        name, _, number = line.rpartition(" ")
-        if not (number.isascii() and number.isdigit() and len(number) < 20):
-            continue
-        if name.startswith("TOTAL_ERR_"):
-            total = int(number)
-        elif int(number) and len(names) < MAX_ERROR_NAMES:
-            names[name.strip()[:48]] = int(number)
+        name, _, word = line.rpartition(" ")
+        number = to_count(word)
+        if number is not None and name.startswith("TOTAL_ERR_"):
+            total = number
+        elif number and len(names) < MAX_ERROR_NAMES:
+            names[name.strip()[:48]] = number
     return total, names
 
 
 def _width(text: str | None) -> int | None:
-    width = int(text) if text and text.isascii() and text.isdigit() and len(text) < 4 else 0
+    width = to_count(text)
     return width if width in WIDTHS else None
 
 
@@ -280,10 +280,6 @@ def _speed(text: str | None) -> float | None:
 def _least(own: Any, other: Any) -> Any:
     """Return the lesser of two figures; one that nobody told does not count."""
     return min(own, other) if own is not None and other else own
-
-
-def _not_negative(number: int | None) -> int | None:
-    return number if number is not None and number >= 0 else None
 
 
 def _link(link: tuple[int | None, float | None]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ingest.host.figures import read_count, to_count, to_float
 from ingest.sysfs import KernelTree
 
 CPUS = "devices/system/cpu"
@@ -28,6 +30,7 @@ MODES = {
 }
 """Columns as sums of /proc/stat's fields, which count guests among user and nice, too (proc(5))."""
 
+_CPU = re.compile(r"cpu[0-9]{1,5}", re.ASCII)
 _FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
 _WHOLE = _FIELDS[:8]
 
@@ -50,15 +53,11 @@ class Processors:
     def _usage(self) -> dict[str, Any]:
         lines = (self._procfs.text("stat") or "").splitlines()
         words = lines[0].split() if lines else []
-        if (
-            len(words) < 5
-            or words[0] != "cpu"
-            or not all(word.isascii() and word.isdigit() for word in words[1:])
-        ):
+        ticks = [number for word in words[1:11] if (number := to_count(word)) is not None]
+        if len(words) < 5 or words[0] != "cpu" or len(ticks) < len(words[1:11]):
             return {}
-        cpus = sum(1 for line in lines if line.startswith("cpu") and line[3:4].isdigit())
-        values = [int(word) for word in words[1:11]]
-        times = dict.fromkeys(_FIELDS, 0) | dict(zip(_FIELDS, values, strict=False))
+        cpus = sum(1 for line in lines if line.startswith("cpu") and "0" <= line[3:4] <= "9")
+        times = dict.fromkeys(_FIELDS, 0) | dict(zip(_FIELDS, ticks, strict=False))
         before, self._times = self._times, times
         return {"cpus": cpus or None} | (_ratios(before, times) if before is not None else {})
 
@@ -67,7 +66,7 @@ class Processors:
         return dict(zip(("load_1m", "load_5m", "load_15m"), map(to_float, words[:3]), strict=False))
 
     def _throttled(self) -> dict[str, Any]:
-        names = [name for name in self._sysfs.names(CPUS) or () if name[:3] == "cpu" and name[3:].isdigit()]
+        names = [name for name in self._sysfs.names(CPUS) or () if _CPU.fullmatch(name)]
         if names != self._cpu_names:
             self._cpu_names, self._throttles = names, self._throttle_files(names)
         cores, packages = self._throttles
@@ -78,14 +77,14 @@ class Processors:
         cores: dict[tuple[int | None, int | None], str] = {}
         packages: dict[int | None, str] = {}
         for name in sorted(names, key=lambda name: int(name[3:])):
-            package = self._sysfs.number(f"{CPUS}/{name}/topology/physical_package_id")
-            core = self._sysfs.number(f"{CPUS}/{name}/topology/core_id")
+            package = read_count(self._sysfs, f"{CPUS}/{name}/topology/physical_package_id")
+            core = read_count(self._sysfs, f"{CPUS}/{name}/topology/core_id")
             cores.setdefault((package, core), f"{CPUS}/{name}/thermal_throttle/core_throttle_count")
             packages.setdefault(package, f"{CPUS}/{name}/thermal_throttle/package_throttle_count")
         return list(cores.values()), list(packages.values())
 
     def _sum(self, files: Sequence[str]) -> int | None:
-        counts = [count for file in files if (count := self._sysfs.number(file)) is not None]
+        counts = [count for file in files if (count := read_count(self._sysfs, file)) is not None]
         return sum(counts) if counts else None
 
     def _heat(self) -> dict[str, Any]:
@@ -116,7 +115,7 @@ class Processors:
                 return
 
     def _temperature(self, base: str) -> tuple[float | None, float | None]:
-        heat, limit = self._sysfs.number(f"{base}_input"), self._sysfs.number(f"{base}_crit")
+        heat, limit = read_count(self._sysfs, f"{base}_input"), read_count(self._sysfs, f"{base}_crit")
         return (None if heat is None else heat / 1_000), (None if limit is None else limit / 1_000)
 
 
@@ -137,11 +136,3 @@ def _ratios(before: dict[str, int], now: dict[str, int]) -> dict[str, Any]:
 def _share(spent: dict[str, int], names: Sequence[str], whole: int) -> float:
     ticks = sum(-spent[name[1:]] if name[0] == "-" else spent[name] for name in names)
     return min(1.0, max(0.0, ticks / whole))
-
-
-def to_float(word: str) -> float | None:
-    """Return a decimal number; None where it is none."""
-    try:
-        return float(word)
-    except ValueError:
-        return None

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from contract.clock import SYSTEM_CLOCK
 from contract.config import HallSection
@@ -110,6 +112,14 @@ def test_a_host_gives_a_row_of_itself_of_every_module_and_of_every_device(machin
 def test_what_does_not_change_is_told_once_a_minute(machine):
     counts = [len(machine.poll()["host_pcie"]) for _ in range(7)]
     assert counts == [16, 0, 0, 0, 0, 0, 16]
+
+
+def test_what_is_wrong_is_told_at_every_reading(machine):
+    machine.poll()
+    machine.tree.lose(NIC)
+    machine.tree.narrow(GPU, 4)
+    told = [[row["device"] for row in machine.poll()["host_pcie"]] for _ in range(3)]
+    assert told == [[GPU, NIC]] * 3
 
 
 def test_a_processor_that_throttles_is_counted_once_not_once_per_thread(machine):
@@ -315,6 +325,8 @@ def test_a_link_that_narrows_is_told_and_a_gpu_that_saves_power_is_not(machine, 
     assert (event["event"], event["device"], event["detail"]) == ("pcie_link", GPU, "x16 -> x8")
     (row,) = rows["host_pcie"]
     assert (row["link_width"], row["max_link_width"]) == (8, 16)
+    machine.tree.narrow(GPU, 16)
+    assert [event for event, _, _ in machine.events()] == ["pcie_link"]
     (tmp_path / "sys/bus/pci/devices" / GPU / "current_link_speed").write_text("2.5 GT/s PCIe\n")
     rows = machine.poll()
     assert (rows["host_events"], rows["host_pcie"]) == ([], [])
@@ -463,3 +475,28 @@ def test_the_machine_of_this_test_is_read_whole():
     assert sample["memory_available_bytes"] <= sample["memory_total_bytes"]
     assert sample["uptime_seconds"] > 0
     assert "host_events" not in by_stream
+
+
+_CONTENTS = st.one_of(
+    st.binary(max_size=64),
+    st.sampled_from(
+        [b"18446744073709551615", b"-1", b"\xc2\xb2", b"99999999999999999999999", b"nan", b"", b"1 " * 40]
+    ),
+    st.integers(0, 2**70).map(
+        lambda number: f"TOTAL_ERR_COR {number}\nRxErr {number}\ncpu {number}".encode()
+    ),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_the_files_hold_a_reading_gives_rows_that_the_contract_takes(data, machine, tmp_path):
+    files = sorted(
+        path for root in ("proc", "sys") for path in (tmp_path / root).rglob("*") if path.is_file()
+    )
+    for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=12, unique=True)):
+        path.write_bytes(data.draw(_CONTENTS))
+    machine.now_us += 10_000_000
+    for rows in machine.collector.collect(machine.now_us).rows:
+        clean(Rows(stream=rows.stream, columns={"host": ["h1"] * len(rows), **rows.columns}))
+    machine.restart()
