@@ -268,7 +268,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 def _advice(result: Verification) -> Iterator[str]:
     if result.availability == "could_not_check":
         yield "Name the files that are missing with --collateral, or put them beside the evidence."
-    if "expired" in " ".join(result.codes) and result.verdict == "unknown":
+    if any(code.endswith("signer_expired") for code in result.codes) and result.verdict == "unknown":
         yield "It may have been genuine when it was made: --at judges it at another time."
 
 

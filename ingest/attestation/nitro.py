@@ -214,7 +214,7 @@ def _root(case: NitroCase) -> Iterable[Finding]:
     if given in trusted:
         return
     names = [root.subject for root in trusted.values()]
-    code = "root_forged" if _named(given) in names else "root_unknown"
+    code = "root_forged" if _named(given) in names else "root_unsupported"
     fingerprints = ", ".join(hashlib.sha256(der).hexdigest() for der in trusted)
     yield case.found(code, expected=fingerprints, got=hashlib.sha256(given).hexdigest())
 
@@ -238,9 +238,9 @@ def _chain(case: NitroCase) -> Iterable[Finding]:
     case.certificates = chain
     for at, certificate in enumerate(chain[:-1]):
         if not _may_issue(certificate, len(chain) - 2 - at):
-            yield case.found("chain_role", expected=f"{at} may issue", got=_subject(certificate))
+            yield case.found("chain_misused", expected=f"{at} may issue", got=_subject(certificate))
     if not _may_sign(chain[-1]):
-        yield case.found("chain_role", expected="the last may sign", got=_subject(chain[-1]))
+        yield case.found("chain_misused", expected="the last may sign", got=_subject(chain[-1]))
 
 
 def _may_issue(certificate: x509.Certificate, below: int) -> bool:
@@ -281,11 +281,11 @@ def _validity(case: NitroCase) -> Iterable[Finding]:
     for certificate in case.certificates:
         early_us, late_us = not_before_us(certificate) - at_us, at_us - not_after_us(certificate)
         if early_us > 0:
-            code = "clock_skew" if early_us <= _SKEW_US else "not_yet_valid"
+            code = "clock_skew" if early_us <= _SKEW_US else "signer_not_yet_valid"
             expected = f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M:%S} or later"
             yield case.found(code, expected=expected, got=_subject(certificate))
         elif late_us > 0:
-            code = "clock_skew" if late_us <= _SKEW_US else "expired"
+            code = "clock_skew" if late_us <= _SKEW_US else "signer_expired"
             expected = f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M:%S} or earlier"
             yield case.found(code, expected=expected, got=_subject(certificate))
     if not _was_valid(case.certificates[-1], case.document.time_us):
@@ -300,9 +300,9 @@ def _signature(case: NitroCase) -> Iterable[Finding]:
     try:
         key = case.certificates[-1].public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise case.refuse("signature", expected="a key on P-384", got=error) from error
+        raise case.refuse("signature_wrong", expected="a key on P-384", got=error) from error
     if not case.envelope.is_signed_by(key):
-        yield case.found("signature")
+        yield case.found("signature_wrong")
 
 
 def _time(case: NitroCase) -> Iterable[Finding]:
@@ -310,22 +310,24 @@ def _time(case: NitroCase) -> Iterable[Finding]:
     if document.timestamp_ms < _FIRST_MS:
         yield case.found("time_unit", expected="milliseconds", got=document.timestamp_ms)
     if document.time_us > case.setting.at_us + _SKEW_US:
-        yield case.found("time_future", expected=case.setting.at_us // 1000, got=document.timestamp_ms)
+        yield case.found(
+            "evidence_from_the_future", expected=case.setting.at_us // 1000, got=document.timestamp_ms
+        )
 
 
 def _instance(case: NitroCase) -> Iterable[Finding]:
     """Register 4 is what measuring the instance's id into an empty register gives."""
     if case.document.instance is None:
-        raise case.refuse("instance", expected="i-…-enc…", got=case.document.module_id)
+        raise case.refuse("instance_mismatch", expected="i-…-enc…", got=case.document.module_id)
     expected = hashlib.sha384(_NO_REGISTER + case.document.instance.encode()).digest()
     got = case.document.registers.get(4, b"")
     if got != expected:
-        yield case.found("instance", expected=expected, got=got)
+        yield case.found("instance_mismatch", expected=expected, got=got)
 
 
 def _debug(case: NitroCase) -> Iterable[Finding]:
     if case.document.is_debug and not case.policy.rules.debug:
-        yield case.found("debug", expected="registers 0, 1 and 2", got="zeros")
+        yield case.found("debug_allowed", expected="registers 0, 1 and 2", got="zeros")
 
 
 def _registers(case: NitroCase) -> Iterable[Finding]:
@@ -333,11 +335,11 @@ def _registers(case: NitroCase) -> Iterable[Finding]:
     if rules.measurements is None and not rules.registers:
         raise NotApplicable("the policy names no values")
     if rules.measurements is not None and registers[0].hex() not in rules.measurements:
-        yield case.found("measurement", expected=" ".join(rules.measurements), got=registers[0])
+        yield case.found("measurement_not_allowed", expected=" ".join(rules.measurements), got=registers[0])
     for number, allowed in rules.registers.items():
         got = registers.get(number, b"")
         if got.hex() not in allowed:
-            yield case.found("register", expected=f"{number}: {' '.join(allowed)}", got=got)
+            yield case.found("register_not_allowed", expected=f"{number}: {' '.join(allowed)}", got=got)
 
 
 def _age(case: NitroCase) -> Iterable[Finding]:
@@ -346,7 +348,7 @@ def _age(case: NitroCase) -> Iterable[Finding]:
         raise NotApplicable("the policy names no age")
     age_seconds = (case.setting.at_us - case.document.time_us) // 1_000_000
     if age_seconds > most:
-        yield case.found("stale", expected=f"at most {most} s", got=f"{age_seconds} s")
+        yield case.found("evidence_stale", expected=f"at most {most} s", got=f"{age_seconds} s")
 
 
 def _nonce(case: NitroCase) -> Iterable[Finding]:
@@ -354,7 +356,7 @@ def _nonce(case: NitroCase) -> Iterable[Finding]:
     if expected is None:
         raise NotApplicable("the policy names no nonce")
     if got.hex() != expected:
-        yield case.found("nonce", expected=expected, got=got)
+        yield case.found("nonce_mismatch", expected=expected, got=got)
 
 
 STEPS: tuple[Step[NitroCase], ...] = (

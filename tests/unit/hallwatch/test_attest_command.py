@@ -49,7 +49,7 @@ def test_old_evidence_judged_now_says_how_to_judge_it_at_another_time(verify, ni
     code, output, _ = verify(nitro / "valid_2022-10-13_evervault.cbor")
     assert code == 1
     assert "verdict       unknown:" in output
-    assert "high, expired: A certificate has expired" in output
+    assert "high, signer_expired: A certificate has expired" in output
     assert "--at judges it at another time" in output
 
 
@@ -58,7 +58,7 @@ def test_a_debug_enclave_is_genuine_and_violates_the_policy(verify, nitro):
     assert code == 1
     assert "verdict       genuine:" in output
     assert "policy        violated:" in output
-    assert "critical, debug:" in output
+    assert "critical, debug_allowed:" in output
 
 
 def test_a_policy_that_allows_it_makes_it_exit_code_zero(verify, nitro, tmp_path):
@@ -87,7 +87,11 @@ def test_json_is_one_object_with_everything(verify, nitro):
     assert (found["kind"], found["verdict"], found["policy"]) == ("nitro", "genuine", "violated")
     assert found["evidence_time"] == found["evaluated_at"] == "2022-10-12T13:50:06Z"
     (finding,) = found["findings"]
-    assert (finding["code"], finding["severity"], finding["effect"]) == ("debug", "critical", "violated")
+    assert (finding["code"], finding["severity"], finding["effect"]) == (
+        "debug_allowed",
+        "critical",
+        "violated",
+    )
     assert [step["step"] for step in found["steps"] if step["outcome"] == "failed"] == ["debug"]
 
 
