@@ -93,7 +93,10 @@ class Engine:
             accept_new_log=accept_new_log,
             old_head=old_head,
         )
-        ruleset, notifiers = check_rules(config.engine.rules), build_notifiers(config.engine.notifiers)
+        ruleset, notifiers = (
+            check_rules(config.engine.rules),
+            build_notifiers(config.engine.notifiers, config.file_folder),
+        )
         return cls(options, bus, ruleset, notifiers, clock=clock, metrics=metrics)
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
@@ -101,8 +102,11 @@ class Configured:
     notifier: Notifier
 
 
-def build_notifiers(tables: Sequence[Mapping[str, Any]]) -> list[Configured]:
-    """Make the notifiers that a configuration lists; nothing is connected yet. Raises ConfigError."""
+def build_notifiers(tables: Sequence[Mapping[str, Any]], folder: Path = Path()) -> list[Configured]:
+    """Make the notifiers that a configuration lists; nothing is connected yet. Raises ConfigError.
+
+    Relative paths in them count from `folder`.
+    """
     plugins, built = NOTIFIERS.all(), dict[str, Configured]()
     for number, table in enumerate(tables, 1):
         where = f"[[engine.notifiers]] number {number}"
@@ -112,7 +116,7 @@ def build_notifiers(tables: Sequence[Mapping[str, Any]]) -> list[Configured]:
             raise ConfigError(
                 "unknown_name", f"{where}: notifier {table.get('notifier')!r} is none of {known}"
             )
-        config = parse_model(plugin.config, table, where)
+        config = parse_model(plugin.config, table, where).anchored(folder)
         name = config.name or config.notifier
         if name in built:
             raise ConfigError("invalid", f"{where}: two notifiers are named {name!r}; give one a `name`")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 from typing_extensions import override
 
 from contract.errors import ConfigError
@@ -25,6 +25,27 @@ class StrictConfig(BaseModel):
     """Base of all configuration: frozen, and an unknown key is an error that names it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    _file_folder: Path = PrivateAttr(default=Path())
+
+    @property
+    def file_folder(self) -> Path:
+        """What relative paths count from: the file's own folder."""
+        return self._file_folder
+
+    def anchored(self, folder: Path) -> Self:
+        """Return a copy whose relative paths, and those of its sections, count from a folder."""
+
+        def at(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(at(item) for item in value)
+            if isinstance(value, StrictConfig):
+                return value.anchored(folder)
+            return folder / value if isinstance(value, Path) else value
+
+        copy = self.model_copy(update={key: at(value) for key, value in self})
+        copy._file_folder = folder  # noqa: SLF001 - of this class
+        return copy
 
     def unused(self) -> frozenset[str]:
         """Return keys that mean nothing beside the values of others."""
@@ -188,7 +209,7 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Conf
         raise ConfigError("invalid", f"{path}: not TOML: {error}") from error
     variables = _override(values, environment)
     config = parse_model(Config, values, " and ".join([str(path), *variables]))
-    return _anchor(config, path.resolve().parent)
+    return config.anchored(path.resolve().parent)
 
 
 def parse_model(model: type[_Model], values: Mapping[str, Any], where: str) -> _Model:
@@ -231,21 +252,3 @@ def _override(values: dict[str, Any], environment: Mapping[str, str]) -> list[st
             target[key] = value
             used.append(variable)
     return used
-
-
-def _anchor(config: Config, folder: Path) -> Config:
-    """Let every relative path of every section count from a folder, and `path` in the tables of plug-ins."""
-
-    def at(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(at(item) for item in value)
-        if isinstance(value, dict) and isinstance(value.get("path"), str):
-            return value | {"path": str(folder / value["path"])}
-        return folder / value if isinstance(value, Path) else value
-
-    return config.model_copy(
-        update={
-            name: section.model_copy(update={key: at(value) for key, value in section})
-            for name, section in config
-        }
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from contract.config import parse_model
@@ -12,8 +13,12 @@ from contract.errors import ConfigError
 from ingest.collector import COLLECTORS, CollectorConfig, Registration
 
 
-def read_table(table: Mapping[str, Any], where: str) -> tuple[Registration, CollectorConfig]:
+def read_table(
+    table: Mapping[str, Any], where: str, folder: Path = Path()
+) -> tuple[Registration, CollectorConfig]:
     """Turn a table of the configuration into a collector and its validated configuration.
+
+    Relative paths in it count from `folder`.
 
     Raises ConfigError: missing, unknown_name, unknown_key, invalid.
     """
@@ -26,7 +31,7 @@ def read_table(table: Mapping[str, Any], where: str) -> tuple[Registration, Coll
         raise ConfigError(
             "unknown_name", f"{where}: there is no collector {name!r}; there are {', '.join(collectors)}"
         )
-    return registration, parse_model(registration.config, table, f"{where} ({name})")
+    return registration, parse_model(registration.config, table, f"{where} ({name})").anchored(folder)
 
 
 def collectors_page() -> str:

@@ -138,7 +138,7 @@ def read_tables(config: Config) -> dict[str, tuple[Registration, CollectorConfig
     """Return the collectors that a configuration describes, by the name of their source; raise ConfigError."""
     found: dict[str, tuple[Registration, CollectorConfig]] = {}
     for where, table in _tables(config):
-        registration, settings = read_table(table, where)
+        registration, settings = read_table(table, where, config.file_folder)
         name = source_name(settings, config.hall)
         if name in found:
             raise ConfigError("invalid", f"{where}: {name} is there already; give it another `instance`")

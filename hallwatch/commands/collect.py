@@ -21,7 +21,7 @@ from contract.errors import TransportError
 from contract.log import Log, set_up_logging
 from contract.streams import STREAMS
 from hallwatch.commands.options import CONFIG, stop_on_signals
-from hallwatch.terminal import counted
+from hallwatch.kinds import counted_kind
 
 if TYPE_CHECKING:
     from ingest.runner import Runner
@@ -129,7 +129,7 @@ def check_config(config_path: Path) -> None:
 
     config = load_config(config_path)
     collectors = [settings for _, settings in read_tables(config).values()]
-    notifiers = [one.config for one in build_notifiers(config.engine.notifiers)]
+    notifiers = [one.config for one in build_notifiers(config.engine.notifiers, config.file_folder)]
     check_rules(config.engine.rules)
     if config.hall.inventory is not None:
         read_hall_file(config.hall.inventory, hall=config.hall.name, synthetic=config.hall.synthetic)
@@ -171,4 +171,4 @@ def _read_inventory(file: Path) -> str:
 
     hall = read_hall_file(file)
     kinds = Counter(row["kind"] for row in hall.assets.values())
-    return ", ".join(counted(count, kind) for kind, count in kinds.items())
+    return ", ".join(counted_kind(count, kind) for kind, count in kinds.items())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.config import load_config
+from contract.config import StrictConfig, load_config
 from contract.errors import ConfigError
 
 GOOD = '[hall]\nname = "a"\n'
@@ -112,10 +112,14 @@ def test_an_unknown_key_in_the_environment_is_an_error_that_names_the_variable(t
 
 
 def test_the_path_of_a_plug_in_counts_from_the_file_too(tmp_path: Path) -> None:
-    text = GOOD + '[[ingest.collectors]]\ncollector = "inventory"\npath = "{}"\n'
-    for written, read in [("map.yaml", str(tmp_path / "map.yaml")), ("/data/map.yaml", "/data/map.yaml")]:
-        (table,) = load_config(write(tmp_path, text.format(written)), {}).ingest.collectors
-        assert table == {"collector": "inventory", "path": read}
+    class Plugin(StrictConfig):
+        key_file: Path
+        folders: tuple[Path, ...] = ()
+
+    config = load_config(write(tmp_path, GOOD), {})
+    assert config.file_folder == config.ingest.file_folder == tmp_path
+    plugin = Plugin(key_file=Path("mesh.key"), folders=(Path("a"), Path("/b"))).anchored(config.file_folder)
+    assert (plugin.key_file, plugin.folders) == (tmp_path / "mesh.key", (tmp_path / "a", Path("/b")))
 
 
 def test_a_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path) -> None:
