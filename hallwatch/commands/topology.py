@@ -20,7 +20,8 @@ from contract.config import load_config
 from contract.errors import ConfigError
 from contract.streams.topology import ASSET_KINDS
 from hallwatch.commands.options import CONFIG, format_option
-from hallwatch.terminal import counted, open_console, say
+from hallwatch.kinds import counted_kind
+from hallwatch.terminal import open_console, say
 
 if TYPE_CHECKING:
     from hallwatch.topology import Asset, Change, HallMap, MapSql
@@ -183,7 +184,10 @@ def _print_tree(hall_map: HallMap) -> None:
     for name, facts in lines:
         say(console, f"{name:<{width}}  {facts}".rstrip())
     kinds = Counter(asset["kind"] for asset in hall_map.assets.values())
-    say(console, f"\n{hall_map.title}: {', '.join(_counted(kinds[k], k) for k in ASSET_KINDS if kinds[k])}")
+    say(
+        console,
+        f"\n{hall_map.title}: {', '.join(counted_kind(kinds[k], k) for k in ASSET_KINDS if kinds[k])}",
+    )
 
 
 def _above(asset: Asset) -> str | None:
@@ -199,7 +203,7 @@ def _tree(
         if asset["kind"] in _COUNTED or depth > len(ASSET_KINDS):
             continue
         inside = Counter(child["kind"] for child in children.get(asset["asset"], []))
-        counts = [_counted(inside[kind], kind) for kind in _COUNTED if inside[kind]]
+        counts = [counted_kind(inside[kind], kind) for kind in _COUNTED if inside[kind]]
         yield (
             "  " * depth + asset["asset"],
             ", ".join([asset["kind"].replace("_", " "), *_facts(asset), *counts]),
@@ -284,7 +288,7 @@ def _words(change: Change) -> str:
         name = f"of {name.partition('--')[0]}"
     line = f"{_SIGNS[change.change]} {change.kind.replace('_', ' ')} {name}"
     inside = (
-        f" with {', '.join(_counted(n, kind) for kind, n in change.with_it.items())}"
+        f" with {', '.join(counted_kind(n, kind) for kind, n in change.with_it.items())}"
         if change.with_it
         else ""
     )
@@ -312,10 +316,3 @@ def _end(side: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     return "none" if value is None else str(value)
-
-
-def _counted(number: int, kind: str) -> str:
-    names = {"gpu": "GPU", "nic": "NIC", "cdu": "CDU"}
-    if kind == "leaf" and number != 1:
-        return f"{number:,} leaves"
-    return counted(number, names.get(kind, kind.replace("_", " ")))

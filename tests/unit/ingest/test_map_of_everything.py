@@ -1,5 +1,8 @@
 """The map beyond hosts: coolant, switches and cables, detectors and meters, and what a host is trusted by."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from contract.errors import ConfigError
@@ -276,3 +279,9 @@ def test_a_long_chain_of_loops_is_refused_without_following_all_of_it():
     loops = "".join(f"- {{loop: l{n}, kind: rack, fed_by: l{n + 1}}}\n" for n in range(5_000))
     with pytest.raises(ConfigError, match="more than 16 loops in a row, or a circle"):
         parse(f"hall: demo\nloops:\n{loops}- {{loop: l5000, kind: rack}}\n")
+
+
+def test_the_example_in_the_documentation_is_a_map():
+    page = Path(__file__).parents[3] / "docs" / "inventory.md"
+    [example] = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    assert {asset["kind"] for asset in parse(example).assets.values()} == set(ASSET_KINDS)
