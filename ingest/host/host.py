@@ -76,8 +76,8 @@ class HostCollector:
     DIMM, or by row and channel on old kernels), PCIe devices (presence, width and speed of the link, AER counts),
     the boot id, and the clock (adjtimex, or chrony). **Privileges:** none; no file is written. In a container mount
     the host's `/sys` and, for its processes' namespace, `/proc`. **A poll costs** a host with 16 DIMMs, 8 GPUs, 8
-    NICs and 112 cores some 500 small reads, a few milliseconds; a link's width is a read of the device's PCI
-    configuration space. **When something fails:** a file that cannot be read is a null and counted in
+    NICs and 112 cores some 500 small reads ([benchmarks](benchmarks.md) say how long); a link's width is a read of the
+    device's PCI configuration space. **When something fails:** a file that cannot be read is a null and counted in
     `collector_status` (`denied`, `gone`, `refused`); the rest of the reading counts. A PCI bus that cannot be listed
     says nothing about any device.
 
