@@ -59,7 +59,7 @@ class Service:
         """Tokens by the address of the session."""
         self.asked: list[str] = []
         """Every request, as `GET /redfish/v1`, oldest first; whoever reads it may empty it."""
-        self._users = dict(users or {})
+        self.users = dict(users or {})
         self._max_sessions = max_sessions
 
     def respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Response:
@@ -82,9 +82,7 @@ class Service:
             asked = json.loads(body)
         except ValueError:
             return Response(400)
-        if not isinstance(asked, dict) or self._users.get(str(asked.get("UserName"))) != asked.get(
-            "Password"
-        ):
+        if not isinstance(asked, dict) or self.users.get(str(asked.get("UserName"))) != asked.get("Password"):
             return Response(401)
         if len(self.sessions) >= self._max_sessions:
             return Response(503)
@@ -93,14 +91,14 @@ class Service:
         return Response(201, {"@odata.id": path}, {"X-Auth-Token": token, "Location": path})
 
     def _knows(self, headers: Mapping[str, str]) -> bool:
-        if not self._users or headers.get("x-auth-token") in self.sessions.values():
+        if not self.users or headers.get("x-auth-token") in self.sessions.values():
             return True
         kind, _, pair = headers.get("authorization", "").partition(" ")
         try:
             name, _, password = base64.b64decode(pair, validate=True).decode().partition(":")
         except ValueError:
             return False
-        return kind == "Basic" and name in self._users and self._users[name] == password
+        return kind == "Basic" and name in self.users and self.users[name] == password
 
 
 class RedfishServers:

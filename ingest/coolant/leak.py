@@ -20,7 +20,7 @@ point of a building told again."""
 
 MAX_DETECTORS = 4_096
 
-_ALARMS = frozenset({"Warning", "Critical"})
+_ALARMS = ("Warning", "Critical")
 _WORST_FIRST: tuple[LeakState, ...] = ("leak", "suspect", "sensor_fault", "dry", "absent")
 
 

@@ -110,10 +110,14 @@ class RedfishClient:
         self.refused = 0
         """Times no session was to be had since the start of the round, and the password went along instead."""
 
+        self._renewed = False
+        """Whether a new session was opened in this round: one that refuses its own tokens gets no more of them."""
+
     def start(self) -> None:
         """Begin a round: from now on everything must be over within the timeout."""
         self._site.start()
         self.refused = 0
+        self._renewed = False
 
     def get(self, path: str) -> dict[str, Any]:
         """Return a document.
@@ -121,7 +125,8 @@ class RedfishClient:
         Raises CollectError: unreachable, timeout, too_large, unreadable, bad_status.
         """
         answer = self._site.ask("GET", path, self._credentials())
-        if answer.status == 401 and self._token is not None:
+        if answer.status == 401 and self._token is not None and not self._renewed:
+            self._renewed = True
             self._forget_session()  # it expired, or the service restarted
             answer = self._site.ask("GET", path, self._credentials())
         if answer.status != 200:
