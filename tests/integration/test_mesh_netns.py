@@ -66,7 +66,7 @@ class Hall:
         def enough(row: dict[str, Any]) -> bool:
             nonlocal seen
             seen += row["sent"]
-            return seen >= probes
+            return bool(seen >= probes)
 
         self.prober.rows(FABRIC_PROBES.topic, until=lambda row: row["window_seconds"] > 0)
         self.prober.rows(FABRIC_PROBES.topic)
