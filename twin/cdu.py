@@ -40,6 +40,10 @@ SUBSTEP_SECONDS = 0.5
 
 DetectorState: TypeAlias = Literal["OK", "Warning", "Critical", "Unavailable", "Absent"]
 
+LEAKING_DETECTOR = "Tray"
+LEAKING_DETECTOR_PATH = f"CDUs/1/LeakDetectors/{LEAKING_DETECTOR}"
+"""The detector under the unit, and where its service has it, below the equipment."""
+
 _ROOT = "/redfish/v1"
 _UNIT = f"{_ROOT}/ThermalEquipment/CDUs/1"
 _CHASSIS = f"{_ROOT}/Chassis/CDU"
@@ -82,7 +86,7 @@ class Cdu:
     air_celsius: float = 25.0
     air_humidity_percent: float = 35.0
     detectors: dict[str, Detector] = field(
-        default_factory=lambda: {"Tray": Detector(), "Overflow": Detector()}
+        default_factory=lambda: {LEAKING_DETECTOR: Detector(), "Overflow": Detector()}
     )
     pumps: tuple[Pump, ...] = field(default_factory=lambda: (Pump(), Pump()))
     open_ratio: float = 1.0
@@ -197,6 +201,10 @@ def _documents(cdu: Cdu) -> dict[str, Callable[[], Document]]:
             "ThermalEquipment": _link(f"{_ROOT}/ThermalEquipment"),
             "Chassis": _link(f"{_ROOT}/Chassis"),
             "SessionService": _link(f"{_ROOT}/SessionService"),
+        },
+        f"{_ROOT}/SessionService": lambda: {
+            "ServiceEnabled": True,
+            "Sessions": _link(f"{_ROOT}/SessionService/Sessions"),
         },
         f"{_ROOT}/ThermalEquipment": lambda: {"CDUs": _link(f"{_ROOT}/ThermalEquipment/CDUs")},
         f"{_ROOT}/ThermalEquipment/CDUs": lambda: _collection([_UNIT]),

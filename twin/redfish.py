@@ -74,7 +74,7 @@ class Service:
             return Response(204 if self.sessions.pop(path, None) else 404)
         if method != "GET":
             return Response(405, headers={"Allow": "GET"})
-        document = self.find(path)
+        document = self._list_sessions() if path == _SESSIONS else self.find(path)
         return Response(404) if document is None else Response(200, document)
 
     def _log_in(self, body: bytes) -> Response:
@@ -89,6 +89,9 @@ class Service:
         path, token = f"{_SESSIONS}/{secrets.token_hex(4)}", secrets.token_hex(16)
         self.sessions[path] = token
         return Response(201, {"@odata.id": path}, {"X-Auth-Token": token, "Location": path})
+
+    def _list_sessions(self) -> Document:
+        return {"@odata.id": _SESSIONS, "Members": [{"@odata.id": path} for path in self.sessions]}
 
     def _knows(self, headers: Mapping[str, str]) -> bool:
         if not self.users or headers.get("x-auth-token") in self.sessions.values():
