@@ -255,6 +255,11 @@ FABRIC_PORTS = Stream(
             max_length=384,
         ),
         text("device", "RDMA device.", required=True, max_length=64),
+        text(
+            "listing",
+            "The entry of `expected` it is: `host/device as it is listed/port`; null where it is not listed.",
+            max_length=384,
+        ),
         gauge("port", "int16", "Number of the port.", required=True, valid=(0, 1_000)),
         text("node_guid", "GUID of the device, as in the inventory: `0x58a2e10300123456`.", max_length=18),
         text("port_guid", "GUID of an InfiniBand port.", max_length=18),

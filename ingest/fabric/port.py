@@ -61,7 +61,8 @@ def read_port(tree: KernelTree, device: str, number: int, interfaces: Mapping[st
     row["link_layer"] = _link_layer(tree.text(f"{port}/link_layer"))
     if row["link_layer"] == "infiniband":
         row["port_guid"] = parse_guid(tree.text(f"{port}/gids/0"))
-    row |= _interface(tree, about, port, number, interfaces.get(device))
+    named = interfaces.get(device)
+    row |= _interface(tree, named or _find_interface(tree, about, number, row["link_layer"]))
     row |= _link(tree, port, row)
     counters, saturated = read_counters(tree, about, port)
     row |= counters
@@ -111,12 +112,7 @@ def _link_layer(text: str | None) -> str | None:
     return layer if layer in ("infiniband", "ethernet", "unknown") else None
 
 
-def _interface(tree: KernelTree, about: str, port: str, number: int, named: str | None) -> dict[str, Any]:
-    name = (
-        named
-        or tree.text(f"{port}/gid_attrs/ndevs/0")
-        or _first_interface(tree, f"{about}/device/net", number)
-    )
+def _interface(tree: KernelTree, name: str | None) -> dict[str, Any]:
     if not name or not _INTERFACE.fullmatch(name) or name in (".", ".."):
         return {}
     operstate = tree.text(f"class/net/{name}/operstate")
@@ -127,8 +123,13 @@ def _interface(tree: KernelTree, about: str, port: str, number: int, named: str 
     }
 
 
-def _first_interface(tree: KernelTree, folder: str, number: int) -> str | None:
-    """Return the interface of a port among those of its PCI function."""
+def _find_interface(tree: KernelTree, about: str, number: int, link_layer: str | None) -> str | None:
+    """Return the interface of a port: of RoCE that of its first address, else one of its PCI function."""
+    if link_layer == "ethernet":
+        found = tree.text(f"{about}/ports/{number}/gid_attrs/ndevs/0")
+        if found:
+            return found
+    folder = f"{about}/device/net"
     names = tree.names(folder) or ()
     if len(names) <= 1:
         return names[0] if names else None

@@ -92,8 +92,8 @@ class FabricPortsCollector:
     **Needs** no privilege: the files are readable by everybody. In a container, mount the host's `/sys` read-only and
     share its network namespace, or interfaces are not seen.
 
-    **Costs** the device one command for each file of `counters` (about 20 of a port), and one for all of
-    `hw_counters`, whose driver repeats the values it read last for as long as its `lifespan` says; a port is never
+    **Costs** the device one command for each file of `counters` and for its state and speed (about 25 of a port), and
+    one for all of `hw_counters`, whose driver repeats the values it read last for as long as its `lifespan` says; a port is never
     read sooner than that. Us, about 10 ms of CPU time for eight ports.
 
     **When the device fails**, a file that cannot be read (`N/A (no PMA)`, a refusal, no permission) costs its own value
@@ -173,7 +173,6 @@ class FabricPortsCollector:
         try:
             ports = [(device, port) for device in devices for port in list_ports(self._tree, device)]
             for device, port in ports:
-                look.seen.append((device, port))
                 read_us, lifespan_us = self._read_us.get((device, port), (0, 0))
                 if 0 <= look.now_us - read_us < lifespan_us:
                     look.skipped["within_lifespan"] += 1
@@ -185,7 +184,7 @@ class FabricPortsCollector:
             look.rejected["timeout"] += max(len(ports) - len(look.rows) - look.skipped.total(), 1)
             if not look.rows:
                 raise
-        self._read_us = {key: value for key, value in self._read_us.items() if key in set(ports)}
+        self._read_us = {key: self._read_us[key] for key in ports if key in self._read_us}
 
     def _read_port(self, device: str, port: int, now_us: int) -> dict[str, Any]:
         failed = self._tree.failures.total()
@@ -207,9 +206,10 @@ class FabricPortsCollector:
 
     def _miss(self, look: _Look) -> Iterator[dict[str, Any]]:
         """Count the looks without each port that was there; tell once that it is gone."""
+        ids = look.ids
         for port_id, history in self._histories.items():
             key = (history.names.get("device"), history.names.get("port"))
-            if port_id in look.ids or key in look.kept:
+            if port_id in ids or key in look.kept:
                 continue
             history.missed += 1
             if history.missed == _LOOKS_TO_BE_GONE:
@@ -219,21 +219,13 @@ class FabricPortsCollector:
         """Yield a row for each listed port that is not there, under the identity it last had."""
         if not look.whole:
             return
-        for expected in self._config.expected:
-            for name in expected.devices:
-                if (name, expected.port) in look.listed:
-                    continue
-                port_id, names = self._known(name, expected.port)
-                if (names.get("device"), expected.port) in look.kept or port_id in look.ids:
-                    continue
-                yield {
-                    **names,
-                    "port_id": port_id,
-                    "present": False,
-                    "in_use": True,
-                    "expected_speed_gbps": expected.speed_gbps,
-                    "expected_width": expected.width,
-                }
+        ids = look.ids
+        for (name, port), expectation in look.expected.items():
+            if (name, port) in look.listed:
+                continue
+            port_id, names = self._known(name, port)
+            if (names.get("device"), port) not in look.kept and port_id not in ids:
+                yield {**names, "port_id": port_id, "present": False, **expectation}
 
     def _known(self, name: str, port: int) -> tuple[str, dict[str, Any]]:
         for port_id, history in self._histories.items():
@@ -260,15 +252,22 @@ class _Look:
         """Whether all ports that are there were seen: only then is another one missing."""
         self.rejected: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
-        self.seen: list[tuple[str, int]] = []
         self.kept: set[tuple[str, int]] = set()
         """Ports that are there and were not read, by device and number."""
         self.listed: set[tuple[str, int]] = set()
         """Ports that are there and listed, by the name they are listed under."""
-        self._host = config.host
-        self._expected = {
-            (name, expected.port): expected for expected in config.expected for name in expected.devices
+        self.expected = {
+            (name, expected.port): {
+                "listing": f"{config.host}/{name}/{expected.port}",
+                "in_use": True,
+                "expected_speed_gbps": expected.speed_gbps,
+                "expected_width": expected.width,
+            }
+            for expected in config.expected
+            for name in expected.devices
         }
+        """What is said of a port that is listed, by the name it is listed under and its number."""
+        self._host = config.host
 
     @property
     def ids(self) -> set[str]:
@@ -277,15 +276,10 @@ class _Look:
 
     def add(self, row: dict[str, Any]) -> None:
         """Take a port up, with what is expected of it."""
-        for name in _aliases(row):
-            expected = self._expected.get((name, row["port"]))
-            if expected is not None:
+        for name in sorted(_aliases(row)):
+            if (name, row["port"]) in self.expected:
                 self.listed.add((name, row["port"]))
-                row |= {
-                    "in_use": True,
-                    "expected_speed_gbps": expected.speed_gbps,
-                    "expected_width": expected.width,
-                }
+                row |= self.expected[name, row["port"]]
         guid = row["node_guid"] or row.get("port_guid")
         row["port_id"] = f"{guid}/{row['port']}" if guid else self._place(row)
         self.rows.append(row)

@@ -127,8 +127,8 @@ def test_a_device_that_vanishes_is_missing_until_it_is_back(story):
     story.tree.plug(7)
     story.run(2)
     assert story.told() == [
-        (50, "firing", "port-missing", entity(7)),
-        (80, "ended", "port-missing", entity(7)),
+        (50, "firing", "port-missing", f"h1/{HOST.nics[7].name}/1"),
+        (80, "ended", "port-missing", f"h1/{HOST.nics[7].name}/1"),
     ]
 
 

@@ -461,6 +461,18 @@ def test_what_is_expected_stands_beside_what_is_however_the_device_is_listed(roo
     expected = [{"devices": [name], "speed_gbps": 800, "width": 4}]
     row = port(ports_collector(root, expected=expected))
     assert (row["expected_speed_gbps"], row["expected_width"], row["in_use"]) == (800, 4, True)
+    assert row["listing"] == f"h1/{GUID if name.startswith('58') else name}/1"
+
+
+def test_a_port_that_comes_late_is_the_one_that_was_listed(root):
+    collector = ports_collector(root, expected=[{"devices": ["mlx5_0", "0000:64:00.0"]}])
+    listed = {row["listing"]: (row["port_id"], row["present"]) for row in ports(look(collector))}
+    assert listed["h1/0000:64:00.0/1"] == ("h1/0000:64:00.0/1", False)
+    write_tree(root, {path.replace("mlx5_0", "mlx5_1"): text for path, text in INFINIBAND.items()})
+    write_tree(root, {"class/infiniband/mlx5_1/node_guid": "58a2:e103:0012:3457"})
+    (root / "class/infiniband/mlx5_1/device").symlink_to("../../devices/pci0000:60/0000:64:00.0")
+    listed = {row["listing"]: (row["port_id"], row["present"]) for row in ports(look(collector, 10))}
+    assert listed["h1/0000:64:00.0/1"] == ("0x58a2e10300123457/1", True)
 
 
 def test_a_listed_port_that_is_not_there_has_a_row_under_the_identity_it_last_had(root):
@@ -549,9 +561,16 @@ def test_the_interface_of_a_port_is_the_one_with_its_number(root):
     assert port(ports_collector(root))["interface"] == "ib7"
 
 
+def test_an_infiniband_port_is_not_asked_for_what_only_roce_has(root):
+    write_tree(
+        root, {f"{PORT}/gid_attrs/ndevs/0": "eth9", "class/infiniband/mlx5_0/device/net/ib7/dev_port": "0"}
+    )
+    assert port(ports_collector(root))["interface"] == "ib7"
+
+
 @pytest.mark.parametrize("name", ["../../etc", "..", "a b", "x" * 16])
 def test_what_is_no_name_of_an_interface_leads_nowhere(root, name):
-    write_tree(root, {f"{PORT}/gid_attrs/ndevs/0": name})
+    write_tree(root, {f"{PORT}/gid_attrs/ndevs/0": name, f"{PORT}/link_layer": "Ethernet"})
     assert "interface" not in port(ports_collector(root))
 
 
