@@ -11,7 +11,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,14 +57,13 @@ def live(folder: Path, kind: str) -> None:
             time.sleep(random.uniform(0, 0.005))
 
 
-def main() -> None:
+def kill_again_and_again(live: Callable[[], None], kills: int) -> None:
     """Let it live for a moment and kill it, so many times."""
-    folder, kind, kills = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     for _ in range(kills):
         child = os.fork()
         if child == 0:
             try:
-                live(folder, kind)
+                live()
             finally:
                 os._exit(1)
         time.sleep(random.uniform(0.05, LONGEST_LIFE_SECONDS))
@@ -72,6 +71,12 @@ def main() -> None:
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             sys.exit("it died before it was killed")
+
+
+def main() -> None:
+    """Kill the reader of a folder's log."""
+    folder, kind, kills = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    kill_again_and_again(lambda: live(folder, kind), kills)
 
 
 if __name__ == "__main__":
