@@ -6,27 +6,33 @@ reads the same files, or the same bytes, and turns every number in them into an 
 
 from __future__ import annotations
 
+import http.client
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 from bench import BenchRow, median_ratio
 
+from contract.clock import SYSTEM_CLOCK
 from contract.testing import START_US
+from ingest.coolant.testing import fake_redfish
 from ingest.fabric.testing import ports_collector
 from ingest.host.testing import host_collector
 from ingest.sysfs import KernelTree
+from twin.cdu import Cdu, serve_cdu
 from twin.fabric_tree import FabricTree
 from twin.host_tree import HostTree
 from twin.plan import draw_plan
+from twin.redfish import RedfishServers
 
 POLLS = 30
 
 
 def measure() -> list[BenchRow]:
     """Return the figures of all collectors."""
-    return [fabric_ports(), host()]
+    return [fabric_ports(), host(), coolant_redfish()]
 
 
 def fabric_ports() -> BenchRow:
@@ -83,6 +89,42 @@ def host() -> BenchRow:
         ours, theirs, _ratio = median_ratio(lambda: _milliseconds(poll), lambda: _milliseconds(read))
     return BenchRow(
         name=f"poll a host: {len(files)} files (host)",
+        value=ours,
+        unit="ms CPU",
+        baseline=theirs,
+        goal="<= 50",
+        holds=ours <= 50,
+    )
+
+
+def coolant_redfish() -> BenchRow:
+    """Poll a coolant unit over HTTP on the loopback: 50 ms every 10 s is a two-hundredth of a core."""
+    unit = Cdu("cdu-1", rated_kilowatts=100, heat_kilowatts=80)
+    service = serve_cdu(unit)
+    with RedfishServers([service]) as servers:
+        collector = fake_redfish(servers.urls[0], clock=SYSTEM_CLOCK, timeout_seconds=60)
+        at = iter(range(START_US, 2**62, 10_000_000))
+
+        def poll() -> None:
+            collector.collect(next(at))
+            collector.cursor()
+
+        poll()
+        service.asked.clear()
+        poll()
+        paths = [line.removeprefix("GET ") for line in service.asked]
+        bare = http.client.HTTPConnection(servers.urls[0].removeprefix("http://"))
+
+        def read() -> None:
+            for path in paths:
+                bare.request("GET", path)
+                orjson.loads(bare.getresponse().read())
+
+        ours, theirs, _ratio = median_ratio(lambda: _milliseconds(poll), lambda: _milliseconds(read))
+        bare.close()
+        collector.close()
+    return BenchRow(
+        name=f"poll a coolant unit: {len(paths)} documents (coolant-redfish)",
         value=ours,
         unit="ms CPU",
         baseline=theirs,
