@@ -18,6 +18,7 @@ from contract.config import StrictConfig
 from contract.errors import ConfigError
 from contract.streams.coolant import LOOPS, POINTS
 from contract.yamltext import Document, Place
+from ingest.coolant.units import units_of
 
 MAPS_FOLDER = Path(__file__).parent / "maps"
 MAX_FILE_BYTES = 1_048_576
@@ -30,16 +31,6 @@ WordOrder = Literal["ABCD", "CDAB", "BADC", "DCBA"]
 BIT_FUNCTIONS = frozenset({"coil", "discrete"})
 
 _FORMATS = {"int16": ">h", "uint16": ">H", "int32": ">i", "uint32": ">I", "float32": ">f"}
-
-_TO_UNIT: dict[str, dict[str, tuple[float, float]]] = {
-    "Celsius": {"Celsius": (1, 0), "Fahrenheit": (5 / 9, -160 / 9), "kelvin": (1, -273.15)},
-    "L/min": {"L/min": (1, 0), "L/s": (60, 0), "m3/h": (1000 / 60, 0), "gpm": (3.785411784, 0)},
-    "kPa": {"kPa": (1, 0), "Pa": (0.001, 0), "bar": (100, 0), "psi": (6.894757293, 0)},
-    "kW": {"kW": (1, 0), "W": (0.001, 0)},
-    "percent": {"percent": (1, 0), "ratio": (100, 0)},
-    "hours": {"hours": (1, 0), "minutes": (1 / 60, 0)},
-}
-"""By the unit that a point is kept in: the units it may be given in, as factor and offset."""
 
 METERS = {
     "power_watts": {"W": 1.0, "kW": 1000.0},
@@ -115,9 +106,8 @@ class PointEntry(StrictConfig):
             raise ValueError("a leak is a `bit`, and `component` names its detector")
         if self.type == "bit" and self.point not in ("leak", "status"):
             raise ValueError(f"a bit is no {self.point}")
-        kept_in = POINTS[point].unit
-        if kept_in is not None:
-            _one_of("unit", self.unit, _TO_UNIT.get(kept_in, {kept_in: (1, 0)}))
+        if units := units_of(point):
+            _one_of("unit", self.unit, units)
 
     @property
     def words(self) -> int:
@@ -128,8 +118,7 @@ class PointEntry(StrictConfig):
         """Return what turns the scaled value into the unit it is kept in."""
         if self.meter is not None:
             return METERS[self.meter][self.unit or ""], 0.0
-        kept_in = POINTS[self.point or ""].unit
-        return (1.0, 0.0) if kept_in is None else _TO_UNIT.get(kept_in, {}).get(self.unit or "", (1.0, 0.0))
+        return units_of(self.point or "").get(self.unit or "", (1.0, 0.0))
 
 
 class BlockLimits(StrictConfig):
