@@ -88,6 +88,7 @@ INVENTORY = Stream(
             max_length=255,
         ),
         gauge("port", "int16", "Port of its device, for a NIC.", valid=(1, 1_000)),
+        text("address", "IP address of a NIC, where probes find it.", max_length=64),
         gauge("width", "int16", "Lanes that a NIC or a link should have.", valid=(1, 64)),
         text("child", "The lower end of a link: a NIC, or a leaf.", max_length=255),
         text("child_port", "The port there, for a leaf.", max_length=64),

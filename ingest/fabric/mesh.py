@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from ingest.collector import Context, HostConfig, Reading, Rows, collector
 from ingest.fabric.mesh_packet import LEAST_BYTES, read_keys
 from ingest.fabric.mesh_paths import Endpoint, Path, PathClass, class_of, endpoints_in, lean_list
 from ingest.fabric.mesh_prober import Prober, ProbeSettings, Route
+from ingest.topology.entries import Address
 from ingest.topology.hallfile import read_hall_file
 
 PORT = 7797
@@ -27,7 +29,7 @@ class MeshNic(StrictConfig):
     """A network port of this host."""
 
     nic: str = Field(pattern=NAME_PATTERN, max_length=100, description="Name of the port.")
-    address: str = Field(max_length=64, description="Its IP address.")
+    address: Address = Field(description="Its IP address.")
     rail: int | None = Field(default=None, ge=0, le=1_000, description="Its rail.")
     leaf: str | None = Field(default=None, max_length=100, description="The leaf it hangs on.")
 
@@ -89,8 +91,6 @@ class MeshConfig(HostConfig):
     def _check_times(self) -> Self:
         if self.lost_after_seconds <= self.late_after_seconds:
             raise ValueError("lost_after_seconds: what is lost has been late before, so it is the longer")
-        if self.first_source_port + self.source_ports > 65_536:
-            raise ValueError("first_source_port: too high for that many source_ports")
         return self
 
     def limit_us(self, path_class: PathClass) -> float:
@@ -196,8 +196,8 @@ class MeshCollector:
 
 def _routes(config: MeshConfig, context: Context) -> list[Route]:
     """Return what to probe, as configured or as drawn from the map of the hall; raise ConfigError for nothing."""
-    known = _endpoints(context) if not (config.nics and config.targets) else []
-    own = [_endpoint(nic, config.host) for nic in config.nics] or [e for e in known if e.host == config.host]
+    known = [] if config.nics and config.targets else read_endpoints(context)
+    own = own_endpoints(config.nics, config.host, known)
     if config.targets:
         routes = [_route(source, target, config) for source in own for target in config.targets]
     else:
@@ -215,11 +215,17 @@ def _routes(config: MeshConfig, context: Context) -> list[Route]:
     return routes
 
 
-def _endpoints(context: Context) -> list[Endpoint]:
+def read_endpoints(context: Context) -> list[Endpoint]:
+    """Return the ports of the hall's map that have an address; none where there is no map. Raises ConfigError."""
     if context.hall.inventory is None:
         return []
     hall = read_hall_file(context.hall.inventory, hall=context.hall.name, synthetic=context.hall.synthetic)
     return endpoints_in(hall.assets.values())
+
+
+def own_endpoints(nics: Sequence[MeshNic], host: str, known: Sequence[Endpoint]) -> list[Endpoint]:
+    """Return a host's own ports: as configured, else those that are known of it."""
+    return [_endpoint(nic, host) for nic in nics] or [one for one in known if one.host == host]
 
 
 def _endpoint(nic: MeshNic, host: str) -> Endpoint:

@@ -16,7 +16,7 @@ from contract.errors import CollectError, ConfigError
 from contract.histogram import Recorder
 from contract.streams.fabric import FABRIC_PROBES
 from ingest.collector import Context, HostConfig, Reading, Rows, collector
-from ingest.fabric.mesh import PORT, MeshNic
+from ingest.fabric.mesh import PORT, MeshNic, own_endpoints, read_endpoints
 from ingest.fabric.mesh_packet import (
     ANSWER,
     PROBE,
@@ -28,9 +28,8 @@ from ingest.fabric.mesh_packet import (
     encode,
     read_keys,
 )
-from ingest.fabric.mesh_paths import endpoints_in
+from ingest.fabric.mesh_paths import Endpoint
 from ingest.fabric.mesh_socket import Arrival, ProbeSocket
-from ingest.topology.hallfile import read_hall_file
 
 MAX_SESSIONS = 4_096
 """Probers remembered at once; each start of one is a session."""
@@ -207,7 +206,8 @@ class ResponderCollector:
     def __init__(self, config: ResponderConfig, context: Context) -> None:
         self._config = config
         self._keys = read_keys(config.key_file)
-        self._nics = config.nics or _own_nics(config, context)
+        known = [] if config.nics else read_endpoints(context)
+        self._nics = own_endpoints(config.nics, config.host, known)
         if not self._nics:
             raise ConfigError(
                 "missing", f"fabric-responder of {config.host}: write nics, or addresses into the map"
@@ -248,7 +248,7 @@ class ResponderCollector:
                 "unreachable", f"an address of this host: {error.strerror or error}"
             ) from error
 
-    def _row(self, nic: MeshNic, recorder: Recorder, unsent: int, seconds: float) -> dict[str, Any]:
+    def _row(self, nic: Endpoint, recorder: Recorder, unsent: int, seconds: float) -> dict[str, Any]:
         delay = recorder.histogram()
         p50, p99 = delay.percentile(0.5), delay.percentile(0.99)
         return {
@@ -264,14 +264,3 @@ class ResponderCollector:
             "rtt_p50_us": None if p50 is None else p50 / 1000,
             "rtt_p99_us": None if p99 is None else p99 / 1000,
         }
-
-
-def _own_nics(config: ResponderConfig, context: Context) -> tuple[MeshNic, ...]:
-    if context.hall.inventory is None:
-        return ()
-    hall = read_hall_file(context.hall.inventory, hall=context.hall.name, synthetic=context.hall.synthetic)
-    return tuple(
-        MeshNic(nic=endpoint.nic, address=endpoint.address)
-        for endpoint in endpoints_in(hall.assets.values())
-        if endpoint.host == config.host
-    )

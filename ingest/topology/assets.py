@@ -237,7 +237,15 @@ def _nic(nic: NicEntry, host: str, place: Place, rail: int | None) -> Iterator[P
     }
     yield (
         (*place, "nic"),
-        {"asset": name, "kind": "nic", "parent": host, "guid": nic.guid, "port": nic.port, **shared},
+        {
+            "asset": name,
+            "kind": "nic",
+            "parent": host,
+            "guid": nic.guid,
+            "port": nic.port,
+            "address": nic.address,
+            **shared,
+        },
     )
     if nic.leaf is not None:
         yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -60,6 +61,17 @@ Reference = str
 """A name that must stand elsewhere in the file: what it is not says that it is not there."""
 
 
+def _address(text: str) -> str:
+    """Return an IP address as it is written shortest."""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        raise ValueError(f"{text[:80]!r} where an IP address belongs") from None
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
 class GpuEntry(StrictConfig):
     """A GPU of a host."""
 
@@ -80,6 +92,7 @@ class NicEntry(StrictConfig):
     rail: Rail | None = None
     leaf: Reference | None = None
     leaf_port: Port | None = None
+    address: Address | None = None
 
 
 class HostEntry(StrictConfig):
