@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import orjson
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from contract.errors import CollectError
+from contract.errors import CollectError, ConfigError
 from contract.streams.coolant import (
     COOLANT_EVENTS,
     COOLANT_LOOPS,
@@ -25,6 +26,7 @@ from ingest.coolant.modbus_client import Framing, ModbusClient, Refused, Registe
 from ingest.coolant.modbus_map import (
     Block,
     PointEntry,
+    RegisterMap,
     decode_value,
     find_map,
     plan_blocks,
@@ -42,16 +44,33 @@ class ModbusConfig(EquipmentConfig, LoopConfig):
         min_length=1, max_length=255, description="Host or IP address of the unit or its gateway."
     )
     port: int = Field(default=502, ge=1, le=65_535, description="Its TCP port.")
-    map: str = Field(
-        min_length=1,
-        description="Its register map: the name of a shipped one, or the path of a file of your own (`./my-cdu.yaml`).",
+    map: str | None = Field(
+        default=None, min_length=1, description="Its register map, by the name of a shipped one."
     )
+    path: Path | None = Field(default=None, description="Its register map, where it is a file of your own.")
     unit_id: int | None = Field(
         default=None, ge=0, le=255, description="Its Modbus address; the map's where it is not given."
     )
     framing: Framing = Field(
         default="tcp", description="`tcp`; or `rtu`, for a serial gateway that passes frames on as they are."
     )
+
+    @model_validator(mode="after")
+    def _check_map(self) -> Self:
+        """Refuse a map that is not there or has a mistake."""
+        try:
+            self.read_map()
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def read_map(self) -> RegisterMap:
+        """Return the register map; raise ConfigError."""
+        if (self.map is None) == (self.path is None):
+            raise ConfigError(
+                "missing", "either `map` names a shipped register map, or `path` a file of your own"
+            )
+        return read_map(find_map(self.map) if self.map is not None else self.path or Path())
 
 
 @dataclass(slots=True)
@@ -97,8 +116,7 @@ class ModbusCollector:
     def __init__(
         self, config: ModbusConfig, context: Context, *, client: RegisterReader | None = None
     ) -> None:
-        """Raise ConfigError where the map has a mistake."""
-        self._map = read_map(find_map(config.map))
+        self._map = config.read_map()
         self._uri = f"modbus://{config.address}:{config.port}"
         self._client: RegisterReader = client or ModbusClient(
             config.address,

@@ -10,14 +10,15 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from contract.config import StrictConfig
 from contract.errors import ConfigError
 from contract.streams.coolant import LOOPS, POINTS
-from contract.yamltext import Document, Place
+from contract.yamltext import Document, Place, as_value
 from ingest.coolant.units import units_of
 
 MAPS_FOLDER = Path(__file__).parent / "maps"
@@ -215,15 +216,12 @@ def decode_value(entry: PointEntry, words: Sequence[int], word_order: WordOrder)
 
 
 def find_map(name: str) -> Path:
-    """Return the file of a shipped map, or the path that a name with a dot or a slash is."""
-    if "/" in name or "." in name:
-        return Path(name)
-    path = MAPS_FOLDER / f"{name}.yaml"
-    if not path.is_file():
+    """Return the file of a shipped map; raise ConfigError."""
+    if name not in shipped():
         raise ConfigError(
             "unknown_name", f"there is no register map {name!r}; there are {', '.join(shipped())}"
         )
-    return path
+    return MAPS_FOLDER / f"{name}.yaml"
 
 
 def shipped() -> list[str]:
@@ -245,7 +243,7 @@ def read_map(path: Path) -> RegisterMap:
 
 def parse_map(content: bytes, where: str) -> RegisterMap:
     """Do the same with the bytes of a file; `where` is its name in messages."""
-    document = Document(where)
+    document = Document(where, _plain)
     values = document.load(content)
     if values is None:
         document.complain((), "empty; it begins with `map: NAME`")
@@ -261,6 +259,12 @@ def parse_map(content: bytes, where: str) -> RegisterMap:
         document.complain(place, message)
     document.stop_if_wrong()
     return found
+
+
+def _plain(node: yaml.ScalarNode) -> Any:
+    """Take a value for what it looks like, but `off` and `on` for the words that parts say of themselves."""
+    value = as_value(node)
+    return node.value if isinstance(value, bool) and node.value.lower() not in ("true", "false") else value
 
 
 def _contradictions(found: RegisterMap) -> Iterator[tuple[Place, str]]:

@@ -28,13 +28,14 @@ def collector(unit):
     with_timeout.close()
 
 
-def collect_from(unit, *, map_name="supermicro-cdu-200kw", timeout_seconds=0.5, **values):
+def collect_from(unit, *, path=None, timeout_seconds=0.5, **values):
     config = ModbusConfig(
         collector="coolant-modbus",
         equipment="cdu-1",
         address="127.0.0.1",
         port=unit.port,
-        map=map_name,
+        map=None if path else "supermicro-cdu-200kw",
+        path=path,
         timeout_seconds=timeout_seconds,
         **values,
     )
@@ -226,19 +227,30 @@ def test_users_give_a_map_of_their_own_by_its_path(unit, tmp_path):
         "map: mine\nmaker: M\nmodel: M\nfirmware: any\nsource: its manual\nword_order: CDAB\nloop: FWS\n"
         "points:\n  - {name: f, address: 5022, point: flow, type: float32, unit: gpm}\n"
     )
-    collector = collect_from(unit, map_name=str(path))
+    collector = collect_from(unit, path=path)
     (row,) = rows(collector.collect(SECOND), COOLANT_READINGS)
     assert row["value"] == pytest.approx(150 * 3.785411784)
     assert row["loop"] == "FWS"
     collector.close()
 
 
-def test_a_map_with_a_mistake_stops_the_start(unit, tmp_path):
+def test_a_map_with_a_mistake_stops_the_start(tmp_path):
     (tmp_path / "bad.yaml").write_text("map: bad\n")
     with pytest.raises(ConfigError, match=r"bad\.yaml:1: "):
-        collect_from(unit, map_name=str(tmp_path / "bad.yaml"))
+        configure(path=str(tmp_path / "bad.yaml"))
 
 
-def test_a_configuration_names_its_map():
-    with pytest.raises(ConfigError, match="map: missing"):
-        read_table({"collector": "coolant-modbus", "equipment": "c", "address": "10.0.0.1"}, "here")
+@pytest.mark.parametrize("values", [{}, {"map": "meta-aalc-rpu", "path": "mine.yaml"}])
+def test_a_configuration_names_one_map(values):
+    with pytest.raises(ConfigError, match="either `map` names a shipped register map, or `path`"):
+        configure(**values)
+
+
+def test_a_map_that_is_not_there_is_named_beside_those_that_are():
+    with pytest.raises(ConfigError, match="there are meta-aalc-rpu, supermicro-cdu-200kw"):
+        configure(map="cdu-9000")
+
+
+def configure(**values):
+    table = {"collector": "coolant-modbus", "equipment": "c", "address": "10.0.0.1", **values}
+    return read_table(table, "here")

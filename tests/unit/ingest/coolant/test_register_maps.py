@@ -1,7 +1,9 @@
 """Register maps: what is read out of a file, what is refused with its line, and how blocks are planned."""
 
 import math
+import re
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -103,11 +105,22 @@ def test_what_is_no_map_is_refused(content):
     assert "my.yaml:" in str(raised.value)
 
 
-def test_a_map_that_is_not_there_is_named_beside_those_that_are(tmp_path):
-    with pytest.raises(ConfigError, match="there are meta-aalc-rpu, supermicro-cdu-200kw"):
-        find_map("cdu-9000")
-    with pytest.raises(ConfigError, match="No such file"):
-        read_map(find_map(str(tmp_path / "mine.yaml")))
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"mine\.yaml: No such file"):
+        read_map(tmp_path / "mine.yaml")
+
+
+def test_off_and_on_are_words_of_a_part_and_not_truths():
+    found = points("{name: a, address: 0, point: status, states: {0: off, 1: on}}")
+    assert found.points[0].states == {"0": "off", "1": "on"}
+
+
+def test_the_example_of_the_documentation_is_a_map():
+    text = (Path(__file__).parents[4] / "docs/register-maps.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert parse_map(example.encode(), "example").firmware == "2.4"
+    for name in shipped():
+        assert f"`{name}`" in text
 
 
 def test_addresses_may_be_written_in_hexadecimal():
