@@ -15,6 +15,9 @@ from contract.streams.topology import INVENTORY
 from ingest.collector import CollectorConfig, Context, Reading, Rows, collector
 from ingest.topology.hallfile import HallFile, read_hall_file
 
+_MOST_ROWS = 20_000
+"""In one event: about 5 MB, where a message may hold 16 MiB."""
+
 
 class InventoryConfig(CollectorConfig):
     """A map of the hall."""
@@ -27,30 +30,38 @@ class InventoryConfig(CollectorConfig):
 
 @collector("inventory", InventoryConfig, (INVENTORY,))
 class InventoryCollector:
-    """Publishes the map of the hall: rows, racks, CDUs, hosts, GPUs and NICs out of one YAML file.
+    """Publishes the map of the hall out of one YAML file: what is expected, where it stands, how it is joined.
 
     ```yaml
     hall: demo
     synthetic: false
+    loops:
+      - {loop: tcs-1, kind: tcs, cdu: cdu-1, coolant: pg25}
     cdus:
       - {cdu: cdu-1}
+    leaves:
+      - {leaf: leaf-r0-1, rail: 0}
     rows:
       - row: a
         racks:
           - rack: a01
-            cdu: cdu-1
+            loop: tcs-1
             hosts:
               - host: h100-a01-01
                 model: ND-H100-v5
                 gpus:
                   - {index: 0, uuid: GPU-8f3a9c1e-0123-4567-89ab-0123456789ab, pci_bus_id: "00000000:53:00.0"}
                 nics:
-                  - {nic: mlx5_0, guid: "0x58a2e10300123456", speed_gbps: 400}
+                  - {nic: mlx5_0, guid: "0x58a2e10300123456", speed_gbps: 400, leaf: leaf-r0-1, leaf_port: "1"}
     ```
 
-    Each version of the file is one event with the rows that changed since the version before; an asset that is no
-    longer in it becomes `retired`. A file with a mistake is not published: the old version stays, and the status
-    of this source names each mistake with its line. Replace the file by renaming, so that no half of it is read.
+    Everything that may stand in it is in [the map of the hall](inventory.md). Needs the right to read the file. It is
+    read when it changes, which costs some seconds for a hall of 20,000 GPUs, and a look at its time otherwise.
+
+    Each version of the file is one event with the rows that changed since the version before (a large one is some);
+    an asset that is no longer in it becomes `retired`. A file with a mistake is not published: the old version stays,
+    and the status of this source names each mistake with its line. Replace the file by renaming, so that no half of
+    it is read.
     """
 
     def __init__(self, config: InventoryConfig, context: Context) -> None:
@@ -121,4 +132,5 @@ class InventoryCollector:
         self._published, self._version = file.assets, file.digest
         self._cursor = zlib.compress(orjson.dumps({"version": file.digest, "assets": file.assets}))
         rows = [{**row, "hall": file.hall, "version": file.digest} for row in (*changed, *retired)]
-        return Reading(rows=[Rows.gather(INVENTORY, rows)] if rows else [])
+        parts = [rows[at : at + _MOST_ROWS] for at in range(0, len(rows), _MOST_ROWS)]
+        return Reading(rows=[Rows.gather(INVENTORY, part) for part in parts])

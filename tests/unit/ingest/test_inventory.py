@@ -335,6 +335,13 @@ def test_a_gpu_that_moves_is_one_changed_row(map_file):
     assert map_file.rows[0]["parent"] == "1234"
 
 
+def test_a_large_map_is_several_events_that_each_fit_a_message(map_file, monkeypatch):
+    monkeypatch.setattr("ingest.topology.inventory._MOST_ROWS", 4)
+    reading = map_file.collector.collect(1)
+    assert [len(rows) for rows in reading.rows] == [4, 4, 1]
+    assert len({row["asset"] for row in rows_of(reading, INVENTORY)}) == 9
+
+
 def test_a_change_of_nothing_but_words_publishes_nothing(map_file):
     map_file.look()
     map_file.write("# moved to another folder\n" + GOOD)
