@@ -248,13 +248,21 @@ class FabricTree:
             self._write(folder / name, str(count))
 
     def _write(self, path: Path, text: str) -> None:
-        if self._shown.get(path) == text:
+        before = self._shown.get(path)
+        if before == text:
+            return
+        self._shown[path] = text
+        if before is not None and len(before) <= len(text):
+            handle = os.open(path, os.O_WRONLY)
+            try:
+                os.pwrite(handle, f"{text}\n".encode(), 0)  # one page at once: no reader sees a part of it
+            finally:
+                os.close(handle)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
         part.write_text(text + "\n")
         part.replace(path)
-        self._shown[path] = text
 
 
 def _count_infiniband(port: _Port, seconds: float, load: float) -> None:
