@@ -39,12 +39,26 @@ def open_source(folder: Path) -> Iterator[Source]:
 
 
 def live(folder: Path) -> None:
-    """Read for ever."""
+    """Read for ever, and say when that has begun."""
     with open_source(folder) as source:
         while True:
             source.poll()
-            time.sleep(random.uniform(0, 0.005))
+            (folder / "alive").touch()
+            time.sleep(random.uniform(0, 0.05))  # here the rows are stored and the files are not put away
+
+
+def take_sign(folder: Path) -> bool:
+    """Tell whether one has begun, and make ready for the next."""
+    found = (folder / "alive").exists()
+    (folder / "alive").unlink(missing_ok=True)
+    return found
+
+
+def main() -> None:
+    """Kill the reader of a folder's evidence."""
+    folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+    kill_again_and_again(lambda: live(folder), kills, lambda: take_sign(folder))
 
 
 if __name__ == "__main__":
-    kill_again_and_again(lambda: live(Path(sys.argv[1])), int(sys.argv[2]))
+    main()

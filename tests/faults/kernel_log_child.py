@@ -57,8 +57,10 @@ def live(folder: Path, kind: str) -> None:
             time.sleep(random.uniform(0, 0.005))
 
 
-def kill_again_and_again(live: Callable[[], None], kills: int) -> None:
-    """Let it live for a moment and kill it, so many times."""
+def kill_again_and_again(
+    live: Callable[[], None], kills: int, begun: Callable[[], bool] = lambda: True
+) -> None:
+    """Let it live for a moment, from when it has begun, and kill it, so many times."""
     for _ in range(kills):
         child = os.fork()
         if child == 0:
@@ -66,6 +68,8 @@ def kill_again_and_again(live: Callable[[], None], kills: int) -> None:
                 live()
             finally:
                 os._exit(1)
+        while not begun():
+            time.sleep(0.001)
         time.sleep(random.uniform(0.05, LONGEST_LIFE_SECONDS))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)

@@ -22,7 +22,7 @@ from tests.faults.attest_child import open_source
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-KILLS = 20
+KILLS = 8
 
 
 def drop(folder: Path, stop: threading.Event, digests: list[str]) -> None:
