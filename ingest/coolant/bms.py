@@ -30,7 +30,7 @@ _AHEAD_US, _OLDEST_US = 5_000_000, 366 * 86_400_000_000
 _LEAKING, _NOT_LEAKING = frozenset({"Leak", "Fault"}), frozenset({"NoLeak", "NoFault"})
 
 
-class BmsConfig(CollectorConfig, LoopConfig):
+class BmsConfig(LoopConfig, CollectorConfig):
     """A record of a building's messages."""
 
     path: Path = Field(description="The file: it is followed while it grows.")

@@ -37,7 +37,7 @@ _SPLIT_AFTER = frozenset({"illegal_address", "illegal_value", "device_failure", 
 """What one register of a block can be to blame for."""
 
 
-class ModbusConfig(EquipmentConfig, LoopConfig):
+class ModbusConfig(LoopConfig, EquipmentConfig):
     """A unit that speaks Modbus."""
 
     address: str = Field(
