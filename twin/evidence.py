@@ -36,7 +36,10 @@ TCB_LAYOUTS = {"Milan": _ZEN_3, "Genoa": _ZEN_3, "Turin": _ZEN_5}
 
 _PARTS = {"bootloader": "3.1", "tee": "3.2", "snp": "3.3", "microcode": "3.8", "fmc": "3.9"}
 _ARC = "1.3.6.1.4.1.3704.1."
-_KEY_BITS = 2_048  # AMD's have 4,096, which take seconds to draw; nothing here has to last
+_KEY_BITS = 2_048  # nothing in the twin has to last
+REAL_KEY_BITS = 4_096
+"""What AMD's have; drawing three of them takes seconds."""
+
 _PSS = padding.PSS(padding.MGF1(SHA384()), SHA384().digest_size)
 _SIGNED_BYTES = 0x2A0
 _DEBUG_BIT = 19
@@ -46,7 +49,7 @@ _PLAIN_GUEST_POLICY = 0x30000  # SMT allowed, and the bit that is always one
 class Maker:
     """Makes one product: a root, an intermediate for chips' own keys and one for keys that providers load."""
 
-    def __init__(self, product: Product, now_us: int) -> None:
+    def __init__(self, product: Product, now_us: int, *, key_bits: int = _KEY_BITS) -> None:
         """Draw the keys; certificates begin a year before `now_us` and last as long as AMD's."""
         self.product = product
         self._since = datetime.fromtimestamp(now_us // 1_000_000, UTC) - timedelta(days=365)
@@ -54,7 +57,7 @@ class Maker:
         self._certificates: dict[str, x509.Certificate] = {}
         root = f"ARK-{product}"
         for number, name in enumerate((root, f"SEV-{product}", f"SEV-VLEK-{product}")):
-            self._keys[name] = rsa.generate_private_key(public_exponent=65_537, key_size=_KEY_BITS)
+            self._keys[name] = rsa.generate_private_key(public_exponent=65_537, key_size=key_bits)
             self._certificates[name] = self._authority(name, root, 65_536 + number)
 
     @property

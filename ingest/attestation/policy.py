@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -84,25 +84,29 @@ class MinimumTcb(StrictConfig):
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
-        if not self.parts():
+        if not self.parts:
             raise ValueError("no version; name at least one of bootloader, tee, snp, microcode, fmc")
         return self
 
+    @cached_property
     def parts(self) -> dict[str, int]:
-        """Return the versions that are asked for."""
+        """The versions that are asked for."""
         names = ("bootloader", "tee", "snp", "microcode", "fmc")
         return {name: least for name in names if (least := getattr(self, name)) is not None}
 
+    @cached_property
+    def _cpus(self) -> tuple[int, range, int | None]:
+        """Family, models and, unless it is for all, the stepping."""
+        family, first, last, stepping = _CPU.fullmatch(self.cpu).groups()  # type: ignore[union-attr]
+        models = range(int(first, 16), int(last or first, 16) + 1)
+        return int(family, 16), models, None if stepping == "any" else int(stepping, 16)
+
     def concerns(self, product: str, cpu: Cpu | None) -> bool:
         """Tell whether this is about a processor; without its CPUID only what is asked of all steppings is."""
-        match = _CPU.fullmatch(self.cpu)
-        assert match is not None  # noqa: S101 - the validator let it through
-        family, first, last, stepping = match.groups()
+        family, models, stepping = self._cpus
         if cpu is None or cpu.model is None:
-            return stepping == "any" and self.product == product
-        if cpu.family != int(family, 16) or not int(first, 16) <= cpu.model <= int(last or first, 16):
-            return False
-        return stepping == "any" or cpu.stepping == int(stepping, 16)
+            return stepping is None and self.product == product
+        return cpu.family == family and cpu.model in models and stepping in (None, cpu.stepping)
 
 
 class UvmPolicy(StrictConfig):

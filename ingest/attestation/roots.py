@@ -33,9 +33,12 @@ _UNREADABLE = (
 _SHIPPED = Path(__file__).with_name("anchors")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Roots:
-    """What is trusted, by name of the root: `amd_milan`, `aws_nitro`. Each has its root first."""
+    """What is trusted, by name of the root: `amd_milan`, `aws_nitro`. Each has its root first.
+
+    Equal to itself alone, so that answers can be remembered by it.
+    """
 
     chains: dict[str, tuple[x509.Certificate, ...]]
     synthetic: bool = False
@@ -153,6 +156,7 @@ def not_after_us(certificate: x509.Certificate) -> int:
     return round(certificate.not_valid_after_utc.timestamp()) * 1_000_000
 
 
+@lru_cache(maxsize=4_096)
 def is_authority(certificate: x509.Certificate) -> bool:
     """Tell whether a certificate may sign others (RFC 5280, sections 4.2.1.3 and 4.2.1.9)."""
     try:

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.hashes import SHA384
 from ingest.attestation.evidence import Evidence
 from ingest.attestation.finding import Finding, Findings, NotApplicable
 from ingest.attestation.policy import begins
-from ingest.attestation.roots import is_authority, is_issued_by, not_after_us, not_before_us
-from ingest.attestation.snp_collateral import Collateral, is_chip
+from ingest.attestation.roots import not_after_us, not_before_us
+from ingest.attestation.snp_collateral import Authorities, Collateral, authorities_of, is_chip
 from ingest.attestation.snp_leaf import Leaf
 from ingest.attestation.snp_report import (
     ECDSA_P384_SHA384,
@@ -49,8 +49,7 @@ class SnpCase(Case):
 
     report: Report
     leaf: Leaf
-    intermediate: x509.Certificate
-    root: x509.Certificate
+    authorities: Authorities
 
     def __init__(self, evidence: Evidence, setting: Setting) -> None:
         super().__init__(evidence, setting)
@@ -145,7 +144,7 @@ def check_leaf(case: SnpCase) -> Iterator[Finding]:
     if leaf is None:
         raise case.refuse("leaf_missing", expected=_wanted(case))
     case.leaf = leaf
-    case.signer_not_after_us = not_after_us(leaf.certificate)
+    case.signer_not_after_us = leaf.not_after_us
     if leaf.provider is not None:
         case.facts["provider"] = leaf.provider
     if leaf.signer != report.signer:
@@ -167,21 +166,17 @@ def _wanted(case: SnpCase) -> str:
 
 
 def check_chain(case: SnpCase) -> Iterator[Finding]:
-    """Follow the leaf to a pinned root. A brought intermediate counts only when the root stands behind it."""
-    name, roots = case.leaf.product.root, case.setting.roots
-    trusted = roots.root(name)
+    """Follow the leaf to a pinned root."""
+    name, leaf = case.leaf.product.root, case.leaf.certificate
+    trusted = case.setting.roots.root(name)
     if not trusted:
         raise case.refuse("root_unsupported", expected=name)
-    case.root = trusted[0]
-    leaf = case.leaf.certificate
-    for candidate in (*roots.intermediates(name), *case.collateral.intermediates):
-        if candidate.subject != leaf.issuer or not is_authority(candidate):
-            continue
-        if is_issued_by(candidate, case.root) and is_issued_by(leaf, candidate):
-            case.intermediate = candidate
-            return
+    authorities = authorities_of(case.leaf, case.setting.roots, case.collateral.intermediates)
+    if authorities is not None:
+        case.authorities = authorities
+        return
     yield case.found(
-        "chain_broken", expected=f"issued under {_common(case.root.subject)}", got=_common(leaf.issuer)
+        "chain_broken", expected=f"issued under {_common(trusted[0].subject)}", got=_common(leaf.issuer)
     )
 
 
@@ -191,8 +186,11 @@ def _common(name: x509.Name) -> str:
 
 def check_validity(case: SnpCase) -> Iterator[Finding]:
     """Judge every certificate of the chain at the time of the verification."""
-    at_us = case.setting.at_us
-    for certificate in (case.leaf.certificate, case.intermediate, case.root):
+    leaf, authorities, at_us = case.leaf, case.authorities, case.setting.at_us
+    first_us = max(leaf.not_before_us, authorities.not_before_us)
+    if first_us <= at_us <= min(leaf.not_after_us, authorities.not_after_us):
+        return
+    for certificate in (leaf.certificate, authorities.intermediate, authorities.root):
         name = _common(certificate.subject)
         if at_us > not_after_us(certificate):
             until = certificate.not_valid_after_utc
@@ -206,10 +204,12 @@ def check_validity(case: SnpCase) -> Iterator[Finding]:
 
 def check_revocation(case: SnpCase) -> Iterator[Finding]:
     """Look for the intermediate in every list that the root signed; the newest tells whether that is current."""
-    lists = [one for one in case.collateral.revocation_lists if _is_signed_by_root(one, case.root)]
-    serial = case.intermediate.serial_number
+    lists = [
+        one for one in case.collateral.revocation_lists if _is_signed_by_root(one, case.authorities.root)
+    ]
+    serial = case.authorities.intermediate.serial_number
     if any(one.get_revoked_certificate_by_serial_number(serial) is not None for one in lists):
-        yield case.found("signer_revoked", got=_common(case.intermediate.subject))
+        yield case.found("signer_revoked", got=_common(case.authorities.intermediate.subject))
     newest = max(lists, key=lambda one: one.last_update_utc, default=None)
     is_current = newest is not None and _is_current(newest, case)
     if newest is None:
@@ -275,12 +275,14 @@ def check_firmware(case: SnpCase) -> Iterator[Finding]:
     product = case.leaf.product
     tcbs = (case.report.reported_tcb, case.report.committed_tcb, case.report.current_tcb)
     reported, committed, current = (tcb_parts(tcb, product) for tcb in tcbs)
+    if reported == committed == current:
+        return
     words = " / ".join(_versions(parts) for parts in (reported, committed, current))
     if any(reported[part] > committed[part] or committed[part] > current[part] for part in reported):
         yield case.found(
             "tcb_disordered", expected="reported, committed, running: none above the next", got=words
         )
-    elif not reported == committed == current:
+    else:
         yield case.found("tcb_not_committed", got=words)
 
 
@@ -310,7 +312,7 @@ def judge_tcb(case: SnpCase) -> Iterator[Finding]:
         yield case.found("tcb_unjudged")
     reported = tcb_parts(case.report.reported_tcb, product)
     for minimum in case.policy.minimum_tcb(product.name, cpu):
-        less = {part: least for part, least in minimum.parts().items() if reported.get(part, 0) < least}
+        less = {part: least for part, least in minimum.parts.items() if reported.get(part, 0) < least}
         if less:
             code = "tcb_below_coming_minimum"
             if minimum.critical_from and begins(minimum.critical_from, at_us):

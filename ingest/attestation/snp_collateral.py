@@ -14,7 +14,15 @@ from cryptography import x509
 
 from contract.errors import CollectError
 from ingest.attestation.evidence import plain
-from ingest.attestation.roots import is_valid_at, pem_bodies, read_certificate
+from ingest.attestation.roots import (
+    Roots,
+    is_authority,
+    is_issued_by,
+    not_after_us,
+    not_before_us,
+    pem_bodies,
+    read_certificate,
+)
 from ingest.attestation.snp_leaf import Leaf, read_leaf
 from ingest.attestation.snp_report import Product, Report, tcb_parts
 
@@ -23,6 +31,17 @@ MAX_FILE_BYTES = 1_048_576
 _MAX_REMEMBERED_BYTES = 32_768
 _PEM = b"-----BEGIN "
 _MAX_JSON_TEXTS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authorities:
+    """Who stands behind a leaf."""
+
+    intermediate: x509.Certificate
+    root: x509.Certificate
+    not_before_us: int
+    not_after_us: int
+    """While both are valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +67,7 @@ class Collateral:
     def leaf_of(self, report: Report, product: Product | None, at_us: int) -> Leaf | None:
         """Return the leaf that fits a report in everything; of several, one that is valid at the time."""
         fitting = [one for one in self.leaves if all(fits(one, report, product))]
-        return max(fitting, key=lambda one: is_valid_at(one.certificate, at_us), default=None)
+        return max(fitting, key=lambda one: one.not_before_us <= at_us <= one.not_after_us, default=None)
 
     def nearest(self, report: Report, product: Product | None) -> Leaf | None:
         """Return the leaf that fits best; None where there is none at all."""
@@ -63,6 +82,26 @@ def fits(leaf: Leaf, report: Report, product: Product | None) -> tuple[bool, boo
         leaf.chip_id is None or report.is_chip_masked or is_chip(leaf.chip_id, report),
         leaf.tcb == tcb_parts(report.reported_tcb, leaf.product),
     )
+
+
+@lru_cache(maxsize=4_096)
+def authorities_of(leaf: Leaf, roots: Roots, brought: tuple[x509.Certificate, ...]) -> Authorities | None:
+    """Follow a leaf to the root of its product, over an intermediate that is shipped or brought; None: there is no way.
+
+    The root's key comes first: no stranger's key is used before something trusted stands behind it. Remembered: time and
+    revocation are no part of the answer.
+    """
+    name = leaf.product.root
+    for root in roots.root(name):
+        for one in (*roots.intermediates(name), *brought):
+            if is_issued_by(one, root) and is_authority(one) and is_issued_by(leaf.certificate, one):
+                return Authorities(
+                    intermediate=one,
+                    root=root,
+                    not_before_us=max(not_before_us(one), not_before_us(root)),
+                    not_after_us=min(not_after_us(one), not_after_us(root)),
+                )
+    return None
 
 
 def is_chip(chip_id: bytes, report: Report) -> bool:

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from contract.errors import CollectError
+from ingest.attestation.roots import not_after_us, not_before_us
 from ingest.attestation.snp_report import PRODUCTS, VCEK, VLEK, Product
 
 _ARC = "1.3.6.1.4.1.3704.1."
@@ -26,9 +27,9 @@ _NAMES = {VCEK: ("SEV-VCEK", "SEV-"), VLEK: ("SEV-VLEK", "SEV-VLEK-")}
 """Subject, and what the issuer's name begins with before the product's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Leaf:
-    """A certificate of a signing key."""
+    """A certificate of a signing key. Equal to itself alone, so that answers can be remembered by it."""
 
     certificate: x509.Certificate = field(repr=False)
     key: ec.EllipticCurvePublicKey = field(repr=False)
@@ -40,6 +41,8 @@ class Leaf:
     """None for a VLEK."""
     provider: str | None
     """Who loaded it; None for a VCEK."""
+    not_before_us: int
+    not_after_us: int
 
 
 @lru_cache(maxsize=4_096)
@@ -70,6 +73,8 @@ def read_leaf(certificate: x509.Certificate) -> Leaf | None:
             tcb=_tcb(values, product),
             chip_id=_chip_id(values[_CHIP], product) if signer == VCEK else None,
             provider=_text(values[_PROVIDER]) if signer == VLEK else None,
+            not_before_us=not_before_us(certificate),
+            not_after_us=not_after_us(certificate),
         )
     except (ValueError, KeyError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise CollectError("unreadable", f"{subject}: {error}") from error

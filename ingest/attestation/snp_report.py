@@ -52,7 +52,9 @@ PLATFORM_BITS = {
     5: "alias_check_complete",
     7: "tio",
 }
-_POLICY_ALWAYS_ONE = 17
+_KNOWN_POLICY = 0xFFFF | 1 << 17 | sum(1 << bit for bit in GUEST_POLICY_BITS)
+"""With the version of the interface, and the bit that is always one."""
+_KNOWN_PLATFORM = sum(1 << bit for bit in PLATFORM_BITS)
 
 _HEAD = struct.Struct("<IIQ16s16sII8sQII64s48s32s48s48s32s32s8sBBB")
 _TAIL = struct.Struct("<64s8sBBBxBBBx8sQQ")
@@ -175,10 +177,9 @@ class Report:
 
     def unknown_bits(self) -> list[str]:
         """Name the bits of the guest policy and of the platform that have no meaning here."""
-        above = {bit for bit in range(16, 64) if self.policy >> bit & 1} - GUEST_POLICY_BITS.keys()
-        platform = {bit for bit in range(64) if self.platform >> bit & 1} - PLATFORM_BITS.keys()
-        return [f"policy bit {bit}" for bit in sorted(above - {_POLICY_ALWAYS_ONE})] + [
-            f"platform bit {bit}" for bit in sorted(platform)
+        unknown = (("policy", self.policy & ~_KNOWN_POLICY), ("platform", self.platform & ~_KNOWN_PLATFORM))
+        return [
+            f"{where} bit {bit}" for where, bits in unknown if bits for bit in range(64) if bits >> bit & 1
         ]
 
 

@@ -65,22 +65,6 @@ class Case:
         return Refused(self.found(code, expected=expected, got=got))
 
 
-_Case = TypeVar("_Case", bound=Case)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step(Generic[_Case]):
-    """One check."""
-
-    name: str
-    words: str
-    """What is checked, as a sentence for people."""
-    check: Callable[[_Case], Iterable[Finding]]
-    needs: tuple[str, ...] = ()
-    """Steps that must have gone well before this one makes sense."""
-    judges_policy: bool = False
-
-
 class Outcome(enum.StrEnum):
     """What became of a step."""
 
@@ -99,6 +83,28 @@ class Done:
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     why: str = ""
+
+
+_Case = TypeVar("_Case", bound=Case)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Generic[_Case]):
+    """One check."""
+
+    name: str
+    words: str
+    """What is checked, as a sentence for people."""
+    check: Callable[[_Case], Iterable[Finding]]
+    needs: tuple[str, ...] = ()
+    """Steps that must have gone well before this one makes sense."""
+    judges_policy: bool = False
+    held: Done = field(init=False, repr=False)
+    """What it leaves behind where nothing was found."""
+
+    def __post_init__(self) -> None:
+        done = Done(name=self.name, words=self.words, outcome=Outcome.HELD)
+        object.__setattr__(self, "held", done)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,22 +182,29 @@ def take(kind: str, case: _Case, steps: Sequence[Step[_Case]]) -> Verification:
     """Take the steps in order and sum up. Policy is judged only on what is not forged."""
     done: list[Done] = []
     well: set[str] = set()
+    forged = False
     for step in steps:
-        forged = any(one.effect is Effect.FORGED for past in done for one in past.findings)
-        result = _skipped(step, "the evidence is forged") if step.judges_policy and forged else None
-        missing = [name for name in step.needs if name not in well]
-        if missing:
-            result = _skipped(step, f"it needs: {', '.join(missing)}")
-        result = result or _take(step, case)
+        result = _why_not(step, case, well, forged=forged) or _take(step, case)
         done.append(result)
         if result.outcome is Outcome.HELD:
             well.add(step.name)
+        if result.findings:
+            forged = forged or any(one.effect is Effect.FORGED for one in result.findings)
     return _sum_up(kind, case, done)
 
 
-def _take(step: Step[_Case], case: _Case) -> Done:
+def _why_not(step: Step[Any], case: Case, well: set[str], *, forged: bool) -> Done | None:
+    """Return a step that is skipped, or None where it is to be taken."""
+    if not well.issuperset(step.needs):
+        return _skipped(step, f"it needs: {', '.join(name for name in step.needs if name not in well)}")
+    if step.judges_policy and forged:
+        return _skipped(step, "the evidence is forged")
     if step.judges_policy and case.setting.policy is None:
         return _skipped(step, "no policy was given")
+    return None
+
+
+def _take(step: Step[_Case], case: _Case) -> Done:
     found: list[Finding] = []
     try:
         for finding in step.check(case):
@@ -200,6 +213,8 @@ def _take(step: Step[_Case], case: _Case) -> Done:
         found.append(refused.finding)
     except NotApplicable as reason:
         return _skipped(step, str(reason))
+    if not found:
+        return step.held
     effects = {one.effect for one in found}
     outcome = Outcome.HELD
     if effects & {Effect.FORGED, Effect.UNKNOWN, Effect.VIOLATED}:
