@@ -108,7 +108,7 @@ HOST_DIMMS = Stream(
     key="host",
     partitions=6,
     interval=timedelta(seconds=60),
-    rows_per_second=750,
+    rows_per_second=1_000,
     doc="One row per memory module per minute and on change, and one per controller for errors of modules that it "
     "cannot name.",
     columns=[

@@ -15,7 +15,7 @@ from ingest.collector import Context, HostConfig, Reading, Rows, collector
 from ingest.due import Due
 from ingest.host import memory
 from ingest.host.figures import to_count, to_float
-from ingest.host.pcie import Device, DeviceHistory, PcieBus
+from ingest.host.pcie import Device, DeviceHistory, PcieBus, kernel_address
 from ingest.host.presence import Expectation
 from ingest.host.processors import Processors
 from ingest.host.timekeeping import Chrony, ClockState, KernelClock, Timekeeper
@@ -40,7 +40,7 @@ class MachineConfig(HostConfig):
     )
     expected_addresses: tuple[str, ...] = Field(
         default=(),
-        description="PCI addresses that must be there, like `0000:53:00.0`, whatever was seen before.",
+        description="PCI addresses that must be there, like `0000:53:00.0`, of any class.",
     )
     forget_missing_after_days: float = Field(
         default=7,
@@ -52,6 +52,11 @@ class MachineConfig(HostConfig):
         default=None,
         description="The program `chronyc`, asked every minute: under chrony the kernel does not know the offset.",
     )
+
+    @field_validator("expected_addresses")
+    @classmethod
+    def _is_address(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(kernel_address(address) for address in addresses)
 
     @field_validator("expected_devices")
     @classmethod
@@ -215,7 +220,9 @@ class HostCollector:
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return events of devices that went or came, and the rows of all that are there or should be."""
         events, rows = [], [self._devices.row(device, now_us) for device in devices.values()]
-        for change, name, device_class in self._expected.see(devices, now_us, restarted=restarted):
+        for change, name, device_class in self._expected.see(
+            devices, self._bus.listed, now_us, restarted=restarted
+        ):
             row = {"device": name, "device_class": device_class}
             if change == "withdrawn":
                 rows.append(row | {"presence": "withdrawn"})

@@ -87,16 +87,19 @@ class PcieBus:
     def __init__(self, sysfs: KernelTree) -> None:
         self._sysfs = sysfs
         self._facts: dict[str, Facts | None] = {}
+        self.listed: frozenset[str] = frozenset()
+        """Every address on the bus at the last reading."""
 
     def devices(self) -> dict[str, Device] | None:
         """Return them by address; None where the bus cannot be read, which says nothing about any device."""
         listed = [name for name in self._sysfs.names(DEVICES) or () if _ADDRESS.fullmatch(name)]
         if not listed:
             return None
-        self._facts = {address: self._facts.get(address) for address in listed} | {
-            address: self._look_at(address) for address in listed if address not in self._facts
-        }
-        found = {address: facts for address, facts in self._facts.items() if facts is not None}
+        self.listed = frozenset(listed)
+        self._facts = {address: self._facts[address] for address in listed if address in self._facts}
+        for address in self.listed - self._facts.keys():
+            self._learn(address)
+        found = {address: facts for address, facts in sorted(self._facts.items()) if facts is not None}
         ports = {port for facts in found.values() if facts.device_class != "bridge" for port in facts.path}
         return {
             address: self._read(address, facts, found)
@@ -104,11 +107,15 @@ class PcieBus:
             if facts.device_class != "bridge" or address in ports
         }
 
-    def _look_at(self, address: str) -> Facts | None:
+    def _learn(self, address: str) -> None:
+        """Look at a device that is new; one that cannot be read yet stays new."""
         at = f"{DEVICES}/{address}"
-        code = self._sysfs.text(f"{at}/class") or ""
-        vendor = self._sysfs.text(f"{at}/vendor")
-        device_class = _class_of(code, vendor or "")
+        code, vendor = self._sysfs.text(f"{at}/class"), self._sysfs.text(f"{at}/vendor")
+        if code is not None:
+            self._facts[address] = self._facts_of(at, _class_of(code, vendor or ""), vendor)
+
+    def _facts_of(self, at: str, device_class: str | None, vendor: str | None) -> Facts | None:
+        """Return nothing for a device of no interest; a virtual function is none, it comes and goes."""
         if device_class is None or self._sysfs.link(f"{at}/physfn") is not None:
             return None
         ports = _ADDRESS.findall(self._sysfs.link(at) or "")[:-1]
@@ -239,6 +246,18 @@ def _event(
         "occurrences": count,
         "detail": detail,
     }
+
+
+def kernel_address(text: str) -> str:
+    """Return a PCI address as the kernel writes it, `00000000:CA:00.0` as `0000:ca:00.0`; raise ValueError if it is none."""
+    address = text.strip().lower()
+    if address.count(":") == 1:
+        address = f"0000:{address}"
+    if len(address) > 12 and address.startswith("0000"):
+        address = address[4:]
+    if not _ADDRESS.fullmatch(address):
+        raise ValueError(f"{text!r} is no PCI address like 0000:53:00.0")
+    return address
 
 
 def _class_of(code: str, vendor: str) -> str | None:

@@ -48,25 +48,28 @@ class Expectation:
         return kind.device_class if kind is not None else None
 
     def see(
-        self, devices: Mapping[str, Device], now_us: int, *, restarted: bool
+        self, devices: Mapping[str, Device], listed: frozenset[str], now_us: int, *, restarted: bool
     ) -> Iterator[tuple[str, str, str | None]]:
-        """Take what is there; yield (`device_missing`, `device_back` or `withdrawn`, name, class) for every change."""
+        """Take what is there; yield (`device_missing`, `device_back` or `withdrawn`, name, class) for every change.
+
+        `listed` is every address on the bus: a device that is there and cannot be read is not missing.
+        """
         present = {a: _kind(d) for a, d in devices.items() if d.facts.device_class != "bridge"}
         if restarted:
             self._renumber(present)
         self._known |= present
-        gone = [name for name in self._known if name not in present]
-        gone += [name for name in self._addresses if name not in devices and name not in gone]
+        gone = [name for name in self._known if name not in listed and not self._enough(name, present)]
+        gone += [name for name in self._addresses if name not in listed and name not in gone]
         for name in [name for name in gone if self._is_old(name, now_us)]:
             gone.remove(name)
         gone += list(self._never_seen(present, gone))
         before, self._missing = self._missing, {n: self._missing.get(n, now_us) for n in gone}
         for name in sorted(before.keys() - self._missing.keys()):
-            back = name in devices or (NEVER_SEEN in name and self._enough(name, present))
+            back = name in listed or self._enough(name, present)
             yield ("device_back" if back else "withdrawn"), name, self.device_class(name)
         for name in sorted(self._missing.keys() - before.keys()):
             yield "device_missing", name, self.device_class(name)
-        self._known = {name: kind for name, kind in self._known.items() if name in present or name in gone}
+        self._known = {name: kind for name, kind in self._known.items() if name in listed or name in gone}
 
     def dump(self) -> dict[str, Any]:
         return {"known": {name: list(kind) for name, kind in self._known.items()}, "missing": self._missing}
@@ -78,15 +81,16 @@ class Expectation:
         self._known, self._missing = known, missing
 
     def _renumber(self, present: Mapping[str, Kind]) -> None:
-        """Keep of what is not there only as many as there are fewer of its kind."""
-        short = Counter(self._known.values())
-        short.subtract(Counter(present.values()))
-        for name, kind in list(self._known.items()):
-            if name in present:
-                continue
-            if short[kind] <= 0:
+        """Keep of what is not there only as many as there are fewer of its kind; where addresses went to others, by number."""
+        before, now = Counter(self._known.values()), Counter(present.values())
+        for kind, count in before.items():
+            short = count - now[kind]
+            free = [name for name, of in self._known.items() if of == kind and name not in present]
+            for name in free[max(0, short) :]:
                 del self._known[name]
-            short[kind] -= 1
+            whole = sum(many for of, many in before.items() if of.device_class == kind.device_class)
+            for number in range(short - len(free)):
+                self._known[f"{kind.device_class}{NEVER_SEEN}{whole - number}"] = kind
 
     def _is_old(self, name: str, now_us: int) -> bool:
         since = self._missing.get(name)
@@ -99,9 +103,10 @@ class Expectation:
             yield from (f"{device_class}{NEVER_SEEN}{number}" for number in range(have + 1, count + 1))
 
     def _enough(self, name: str, present: Mapping[str, Kind]) -> bool:
+        """Return whether a device that is expected by number is there."""
         device_class, _, number = name.partition(NEVER_SEEN)
         have = sum(kind.device_class == device_class for kind in present.values())
-        return have >= int(number)
+        return number.isdecimal() and have >= int(number)
 
 
 def _kind(device: Device) -> Kind:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from contract.clock import SYSTEM_CLOCK
 from contract.config import HallSection
@@ -270,6 +271,67 @@ def test_other_addresses_after_a_reboot_are_no_loss(machine, tmp_path):
     (devices / GPU).rename(devices / "0000:54:00.0")
     assert [event for event, _, _ in machine.events()] == ["reboot"]
     assert machine.poll()["host_samples"][0]["devices_missing"] == 0
+
+
+def test_a_gpu_whose_address_went_to_another_device_is_missing_by_number(machine, tmp_path):
+    machine.poll()
+    machine.tree.lose(GPU)
+    machine.tree.reboot()
+    devices = tmp_path / "sys/bus/pci/devices"
+    (devices / NIC).rename(devices / GPU)
+    machine.restart()
+    told = [(event, device) for event, device, _ in machine.events()]
+    assert told == [("reboot", None), ("device_missing", "gpu#2")]
+    (devices / GPU).rename(devices / NIC)
+    machine.tree.reboot()
+    machine.tree.restore(GPU)
+    machine.restart()
+    assert [(event, device) for event, device, _ in machine.events()] == [
+        ("reboot", None),
+        ("device_back", "gpu#2"),
+    ]
+
+
+def test_a_device_that_is_there_and_cannot_be_read_is_not_missing(machine, tmp_path):
+    machine.poll()
+    machine.restart()
+    path = tmp_path / "sys/bus/pci/devices" / GPU / "class"
+    path.rename(tmp_path / "class")
+    rows = machine.poll()
+    assert rows["host_events"] == []
+    assert (rows["host_samples"][0]["gpus"], rows["host_samples"][0]["devices_missing"]) == (1, 0)
+    (tmp_path / "class").rename(path)
+    rows = machine.poll()
+    assert rows["host_samples"][0]["gpus"] == 2
+    assert rows["host_events"] == []
+
+
+def test_memory_that_is_told_by_rank_is_read_like_modules(machine, tmp_path):
+    at = tmp_path / "sys/devices/system/edac/mc/mc0"
+    (at / "dimm0").rename(at / "rank0")
+    assert "mc0/rank0" in {row["dimm"] for row in machine.poll()["host_dimms"]}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("0000:53:00.0", GPU), ("00000000:53:00.0", GPU), ("0000:CA:00.1", "0000:ca:00.1"), ("53:00.0", GPU)],
+)
+def test_an_address_may_be_written_as_other_programs_do(written, read):
+    config = MachineConfig(collector="host", host="h1", expected_addresses=[written])
+    assert config.expected_addresses == (read,)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"expected_addresses": ["slot 3"]},
+        {"expected_devices": {"gpu": -1}},
+        {"expected_devices": {"fpga": 1}},
+    ],
+)
+def test_a_wrong_expectation_is_refused(table):
+    with pytest.raises(ValidationError):
+        MachineConfig(collector="host", host="h1", **table)
 
 
 def test_a_bus_that_cannot_be_listed_says_nothing_about_devices(machine, tmp_path):
