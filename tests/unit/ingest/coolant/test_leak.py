@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.coolant.leak import LOST_AFTER_US, MAX_DETECTORS, LeakMemory, judge, worst
+from ingest.coolant.leak import LOST_AFTER_US, MAX_DETECTORS, LeakMemory, LeakState, judge, worst
 
 NOW = 1_790_000_000_000_000
 
@@ -54,7 +54,7 @@ def test_an_alarm_is_never_called_dry_nor_a_mere_fault(detector, state, health):
 
 
 def test_of_two_words_about_one_detector_the_worse_counts():
-    order = ["leak", "suspect", "sensor_fault", "dry", "absent"]
+    order: list[LeakState] = ["leak", "suspect", "sensor_fault", "dry", "absent"]
     for one, other in itertools.product(order, repeat=2):
         assert worst(one, other) == order[min(order.index(one), order.index(other))]
 
@@ -71,7 +71,7 @@ def test_a_lost_sensor_keeps_what_it_said_last_and_only_its_own_word_changes_tha
 
 def test_only_changes_are_news_and_at_the_first_look_only_what_is_not_dry():
     memory = LeakMemory()
-    states = ("dry", "dry", "leak", "leak", "sensor_fault", "dry")
+    states: list[LeakState] = ["dry", "dry", "leak", "leak", "sensor_fault", "dry"]
     assert [memory.note("a", state, NOW).news_after for state in states] == [
         None, None, "dry", None, "leak", "sensor_fault",
     ]  # fmt: skip

@@ -60,8 +60,7 @@ def served():
     def serve(documents, **config):
         service = Service(below(documents))
         servers = RedfishServers([service]).__enter__()
-        service.url = servers.urls[0]
-        collector = fake_redfish(service.url, **config)
+        collector = fake_redfish(servers.urls[0], **config)
         open_ones.append((servers, collector))
         return collector, service
 
@@ -136,9 +135,9 @@ def test_a_reading_that_cannot_be_true_is_null_and_bad_and_never_zero(
     documents = unit(SecondaryCoolantConnectors={"SupplyTemperatureCelsius": {"Reading": given}})
     collector, _ = served(documents)
     reading = collector.collect(NOW)
-    row = points(reading).get(("CDUs/1/SecondaryCoolantConnectors/1", "supply_temperature", "measured"))
     assert reading.rejected == rejected
     if "unreadable" not in rejected:
+        row = points(reading)["CDUs/1/SecondaryCoolantConnectors/1", "supply_temperature", "measured"]
         assert (row.get("value"), row["quality"], row["unit"], row["loop"]) == (
             value,
             quality,
@@ -290,7 +289,7 @@ def test_what_the_device_will_do_by_itself_about_a_leak_is_told(served):
 
 def test_a_wet_detector_that_is_gone_stays_wet_in_memory_whatever_happens(served):
     documents = with_detectors(Tray=WET, Rear=DRY)
-    collector, service = served(documents)
+    collector, _ = served(documents)
     assert leaks(collector.collect(NOW)) == {"Tray": "leak", "Rear": "dry"}
     address = f"{UNIT}/LeakDetection/LeakDetectors/Tray"
     gone = documents.pop(address)
@@ -298,7 +297,7 @@ def test_a_wet_detector_that_is_gone_stays_wet_in_memory_whatever_happens(served
     assert leaks(reading) == {"Tray": "sensor_fault", "Rear": "dry"}
     (event,) = rows_of(reading, COOLANT_EVENTS)
     assert (event["leak_state"], event["state_before"]) == ("sensor_fault", "leak")
-    other = fake_redfish(service.url)  # another process
+    other, _ = served(documents)  # another process
     other.restore(collector.cursor())
     reading = other.collect(NOW + 2 * TICK)
     (row,) = [row for row in rows_of(reading, COOLANT_READINGS) if row.get("leak_state") == "sensor_fault"]
@@ -306,7 +305,6 @@ def test_a_wet_detector_that_is_gone_stays_wet_in_memory_whatever_happens(served
     documents[address] = gone | {"DetectorState": "OK"}
     (event,) = rows_of(other.collect(NOW + 3 * TICK), COOLANT_EVENTS)
     assert (event["leak_state"], event["state_before"]) == ("dry", "sensor_fault")
-    other.close()
 
 
 def test_a_detector_that_is_no_longer_listed_is_lost_after_200_s_and_not_before(served):
@@ -361,11 +359,11 @@ def test_a_condition_is_told_when_it_comes_and_when_it_goes_and_not_while_its_pa
     documents[f"{UNIT}/Pumps/1"] = gone
     assert rows_of(collector.collect(NOW + 2 * TICK), COOLANT_EVENTS) == []
     documents[f"{UNIT}/Pumps/1"] = {"Status": {"State": "Enabled", "Health": "OK"}}
-    told = [
+    gone_events = [
         (e["event"], e["component"], e.get("state_before"))
         for e in rows_of(collector.collect(NOW + 3 * TICK), COOLANT_EVENTS)
     ]
-    assert told == [
+    assert gone_events == [
         ("health_changed", "CDUs/1/Pumps/1", "critical"),
         ("condition_cleared", "CDUs/1/Pumps/1", None),
     ]

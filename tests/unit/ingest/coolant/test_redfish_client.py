@@ -30,18 +30,21 @@ def make_config(url, tmp_path, **settings):
 
 @pytest.fixture
 def served():
-    service = Service(DOCUMENTS.get, users={"hallwatch": "secret"}, max_sessions=2)
-    with RedfishServers([service]) as servers:
-        service.url = servers.urls[0]
-        yield service
+    return Service(DOCUMENTS.get, users={"hallwatch": "secret"}, max_sessions=2)
 
 
 @pytest.fixture
-def client(served, tmp_path):
+def url(served):
+    with RedfishServers([served]) as servers:
+        yield servers.urls[0]
+
+
+@pytest.fixture
+def client(url, tmp_path):
     clients = []
 
     def make(**settings):
-        config = make_config(served.url, tmp_path, **{"username": "hallwatch", **settings})
+        config = make_config(url, tmp_path, **{"username": "hallwatch", **settings})
         clients.append(RedfishClient(config, SystemClock()))
         clients[-1].start()
         return clients[-1]
