@@ -31,10 +31,14 @@ _POWER_SAVERS = ("gpu", "bridge")
 class MachineConfig(HostConfig):
     """A host."""
 
-    procfs_root: Path = Field(default=Path("/proc"), description="Its `/proc`; another place in a container.")
-    sysfs_root: Path = Field(default=Path("/sys"), description="Its `/sys`; another place in a container.")
-    expected_devices: dict[Literal["gpu", "nic", "nvme", "nvswitch"], int] = Field(
-        default={},
+    procfs_root: Path = Field(
+        default=Path("/proc"), description="Its `/proc`; elsewhere in a container that hides it."
+    )
+    sysfs_root: Path = Field(
+        default=Path("/sys"), description="Its `/sys`; elsewhere in a container that hides it."
+    )
+    expected_devices: dict[Literal["gpu", "nic", "nvme", "nvswitch"], int] | None = Field(
+        default=None,
         description="How many devices of a class it has, like `{gpu = 8, nic = 8}`: fewer are missing from the "
         "first reading on. Without it, what was once there is expected.",
     )
@@ -60,8 +64,8 @@ class MachineConfig(HostConfig):
 
     @field_validator("expected_devices")
     @classmethod
-    def _is_count(cls, counts: dict[str, int]) -> dict[str, int]:
-        if any(not 0 <= count <= 1_000 for count in counts.values()):
+    def _is_count(cls, counts: dict[str, int] | None) -> dict[str, int] | None:
+        if any(not 0 <= count <= 1_000 for count in (counts or {}).values()):
             raise ValueError("a number of devices is between 0 and 1,000")
         return counts
 
@@ -79,8 +83,8 @@ class HostCollector:
 
     **Reads** processors (use, load, heat, throttling), memory, the errors that memory controllers count (EDAC, by
     DIMM, or by row and channel on old kernels), PCIe devices (presence, width and speed of the link, AER counts),
-    the boot id, and the clock (adjtimex, or chrony). **Privileges:** none; no file is written. In a container mount
-    the host's `/sys` and, for its processes' namespace, `/proc`. **A poll costs** a host with 16 DIMMs, 8 GPUs, 8
+    the boot id, and the clock (adjtimex, or chrony). **Privileges:** none; no file is written. A
+    container shows the host's own figures unless its runtime masks them; then mount `/proc` and `/sys`. **A poll costs** a host with 16 DIMMs, 8 GPUs, 8
     NICs and 112 cores some 500 small reads ([benchmarks](benchmarks.md) say how long); a link's width is a read of the
     device's PCI configuration space. **When something fails:** a file that cannot be read is a null and counted in
     `collector_status` (`denied`, `gone`, `refused`); the rest of the reading counts. A PCI bus that cannot be listed
@@ -106,7 +110,7 @@ class HostCollector:
         self._modules = memory.ModuleHistory()
         self._devices = DeviceHistory()
         self._expected = Expectation(
-            {str(name): count for name, count in config.expected_devices.items()},
+            {str(name): count for name, count in (config.expected_devices or {}).items()},
             config.expected_addresses,
             forget_after_days=config.forget_missing_after_days,
         )
