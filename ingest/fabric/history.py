@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
 from ingest.fabric.port import ACTIVE
 
 MINUTE_US = 60_000_000
@@ -141,20 +144,22 @@ class PortHistory:
                 row[_RATES[name]] = (values[name] - then[name]) * 1e6 / (now_us - then_us)
         self.samples = [*samples, (now_us, values)]
 
-    def dump(self) -> dict[str, Any]:
-        """Return what outlives a restart; of a minute's samples the last is enough."""
-        saved = asdict(self) | {"samples": self.samples[-1:]}
-        saved["symbols"] = sorted(self.symbols.items())
-        return saved
 
-    @classmethod
-    def load(cls, saved: Mapping[str, Any]) -> PortHistory:
-        """Return what was dumped; raise ValueError, TypeError or KeyError where it cannot be."""
-        history = cls(**saved)
-        history.symbols = {int(at): int(count) for at, count in saved["symbols"]}
-        history.samples = [(int(us), dict(values)) for us, values in saved["samples"]]
-        history.names = dict(saved["names"])
-        return history
+_HISTORIES = TypeAdapter(dict[str, PortHistory])
+
+
+def dump_histories(histories: Mapping[str, PortHistory]) -> bytes:
+    """Return histories as a cursor; of a minute's samples the last is enough."""
+    saved = {name: asdict(history) | {"samples": history.samples[-1:]} for name, history in histories.items()}
+    return orjson.dumps(saved, option=orjson.OPT_NON_STR_KEYS)
+
+
+def load_histories(cursor: bytes) -> dict[str, PortHistory]:
+    """Return histories out of a cursor; none where it cannot be read."""
+    try:
+        return _HISTORIES.validate_json(cursor)
+    except ValidationError:
+        return {}
 
 
 def _rise(before: int | None, now: int | None) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pydantic import Field, field_validator
 
 from contract.config import StrictConfig
@@ -16,7 +15,7 @@ from contract.errors import CollectError
 from contract.streams.fabric import FABRIC_EVENTS, FABRIC_PORTS
 from ingest.collector import Context, HostConfig, Reading, Rows, collector
 from ingest.fabric.counters import read_lifespan_us
-from ingest.fabric.history import PortHistory
+from ingest.fabric.history import PortHistory, dump_histories, load_histories
 from ingest.fabric.port import CLASS, list_devices, list_ports, parse_guid, read_port
 from ingest.sysfs import KernelTree
 
@@ -136,14 +135,10 @@ class FabricPortsCollector:
         )
 
     def cursor(self) -> bytes:
-        return orjson.dumps({port_id: history.dump() for port_id, history in self._histories.items()})
+        return dump_histories(self._histories)
 
     def restore(self, cursor: bytes) -> None:
-        try:
-            saved = orjson.loads(cursor)
-            self._histories = {str(port_id): PortHistory.load(one) for port_id, one in saved.items()}
-        except (ValueError, TypeError, KeyError, AttributeError):
-            self._histories = {}
+        self._histories = load_histories(cursor)
 
     def close(self) -> None:
         pass
@@ -229,7 +224,7 @@ class FabricPortsCollector:
 
     def _known(self, name: str, port: int) -> tuple[str, dict[str, Any]]:
         for port_id, history in self._histories.items():
-            if name in _aliases(history.names) and history.names["port"] == port:
+            if name in _aliases(history.names) and history.names.get("port") == port:
                 return port_id, history.names
         return f"{self._config.host}/{name}/{port}", {"device": name, "port": port}
 

@@ -335,12 +335,23 @@ def test_a_restart_of_the_collector_forgets_nothing(root):
 
 
 @pytest.mark.parametrize(
-    "cursor", [b"", b"[]", b"{", b'{"a": 1}', b'{"a": {"seen_us": 1}}', b'{"a": {"new": 1}}']
+    "cursor",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"a": 1}',
+        b'{"a": {"seen_us": "x"}}',
+        b'{"a": {"samples": [[1, 2]]}}',
+        b'{"a": {}}',
+        b"\xff",
+    ],
 )
 def test_a_cursor_that_cannot_be_read_is_as_good_as_none(root, cursor):
-    collector = ports_collector(root)
+    collector = ports_collector(root, expected=[{"devices": ["mlx5_0"]}])
     collector.restore(cursor)
     assert events(look(collector)) == []
+    assert events(look(collector, 10)) == []
 
 
 # -- boots ------------------------------------------------------------------------------------------------
