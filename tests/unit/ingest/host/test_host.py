@@ -12,7 +12,7 @@ from contract.clock import SYSTEM_CLOCK
 from contract.config import HallSection
 from contract.errors import CollectError
 from contract.streams.host import HOST_DIMMS, HOST_EVENTS, HOST_PCIE, HOST_SAMPLES
-from contract.testing import START_US
+from contract.testing import START_US, FakeClock
 from ingest.collector import Context, Rows
 from ingest.host.host import HostCollector, MachineConfig
 from ingest.host.testing import FakeTimekeeper, host_collector
@@ -562,3 +562,30 @@ def test_whatever_the_files_hold_a_reading_gives_rows_that_the_contract_takes(da
     for rows in machine.collector.collect(machine.now_us).rows:
         clean(Rows(stream=rows.stream, columns={"host": ["h1"] * len(rows), **rows.columns}))
     machine.restart()
+
+
+class SlowClock(FakeClock):
+    """Every look at it takes a while, when told so."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        self.advance(self.seconds)
+        return super().monotonic()
+
+
+def test_a_reading_that_takes_too_long_is_an_error_and_loses_no_event(machine):
+    machine.poll()
+    clock = SlowClock()
+    context = Context(hall=HallSection(name="test"), clock=clock)
+    roots = {"procfs_root": machine.tree.procfs, "sysfs_root": machine.tree.sysfs}
+    cursor = machine.collector.cursor()
+    machine.collector = HostCollector(MachineConfig(collector="host", host="h1", **roots), context)
+    machine.collector.restore(cursor)
+    machine.tree.corrected_errors("mc7/dimm1", 2)
+    clock.seconds = 0.1
+    with pytest.raises(CollectError) as raised:
+        machine.poll()
+    assert raised.value.reason == "timeout"
+    clock.seconds = 0.0
+    assert ("dimm_ce", "mc7/dimm1", 2) in machine.events()
