@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from analytics.query import connect
-from contract.bus import Bus, TopicPartition
+from contract.bus import Bus, Message, TopicPartition
 from contract.codec import Event, encode_event
 from contract.config import Config
 from contract.errors import ConfigError, StoreError, TransportError
@@ -20,7 +20,7 @@ from contract.streams.topology import MAINTENANCE, SCOPES
 from hallwatch.topology import HallMap, MapSql, map_from_file, map_from_lake
 
 _ALL = TopicPartition(MAINTENANCE.topic, 0)
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 10.0
 
 
 class Scope(NamedTuple):
@@ -141,9 +141,12 @@ def _from_bus(bus: Bus) -> list[dict[str, Any]]:
             return []
         consumer.assign([_ALL])
         consumer.seek(_ALL, begin)
-        messages = []
+        messages: list[Message] = []
         while consumer.positions().get(_ALL, begin) < end:
-            messages += consumer.poll(_POLL_SECONDS)
+            polled = consumer.poll(_POLL_SECONDS)
+            if not polled:
+                raise TransportError("timeout", f"{MAINTENANCE.topic}: nothing came for {_POLL_SECONDS:g} s")
+            messages += polled
     table = read_batch(MAINTENANCE, messages, Marks()).table
     for at, column in enumerate(MAINTENANCE.columns):
         if column.type == TIME_TYPE:

@@ -56,7 +56,7 @@ class InventoryCollector:
     ```
 
     Everything that may stand in it is in [the map of the hall](inventory.md). Needs the right to read the file. It is
-    read when it changes, which costs some seconds for a hall of 20,000 GPUs, and a look at its time otherwise.
+    read when it changes; otherwise a poll is a look at its time.
 
     Each version of the file is one event with the rows that changed since the version before (a large one is some);
     an asset that is no longer in it becomes `retired`. A file with a mistake is not published: the old version stays,

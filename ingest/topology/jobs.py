@@ -73,7 +73,7 @@ class JobsCollector:
     ```toml
     [[ingest.collectors]]
     collector = "jobs"
-    command = ["squeue", "--json"]        # of Slurm 21.08 or newer; `scontrol show job --json` as well
+    command = ["squeue", "--json"]        # or `scontrol show job --json`
     role_from = "partition"
     roles = {"train-*" = "train", "serve" = "inference"}
     ```
@@ -96,8 +96,8 @@ class JobsCollector:
           - {hosts: h100-b01-01, gpus: 4-7, role: decode}
     ```
 
-    Needs the right to see all users' jobs (Slurm's `PrivateData` may hide them), and nothing else. Asking costs
-    Slurm's controller one `squeue`; here, some milliseconds for a thousand jobs. A file is read when it changes.
+    Needs the right to see all users' jobs (Slurm's `PrivateData` may hide them), and nothing else. A poll costs
+    Slurm's controller one `squeue` and us the reading of what it prints; a file is read only when it changes.
 
     A row is sent when a job's part on a host begins, changes or ends. A job that has left the list unseen is `ended`.
     Where Slurm does not answer, or a file is unreadable, wrong or empty, nothing has ended: the reading has failed,
