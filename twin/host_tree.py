@@ -71,7 +71,7 @@ class HostTree:
         *,
         gpus: Sequence[str] = _GPUS,
         nics: Sequence[str] = _NICS,
-        cores_per_socket: int = 56,
+        cores_per_socket: int = 16,
         uptime_seconds: float = 864_000.0,
     ) -> None:
         self.procfs, self.sysfs, self.chronyc = folder / "proc", folder / "sys", folder / "chronyc"
@@ -301,9 +301,12 @@ class HostTree:
 
     def _write(self, path: Path, text: str) -> None:
         """Give a file its contents at once: a reader of the kernel never sees half of them."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
-        part.write_text(text, encoding="utf-8")
+        try:
+            part.write_text(text, encoding="utf-8")
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True)
+            part.write_text(text, encoding="utf-8")
         part.replace(path)
 
 

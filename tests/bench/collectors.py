@@ -76,7 +76,7 @@ def fabric_ports() -> BenchRow:
 def host() -> BenchRow:
     """Poll a host of 112 cores, 16 memory modules and 18 PCIe devices: 50 ms every 10 s is a two-hundredth of a core."""
     with tempfile.TemporaryDirectory() as folder:
-        tree = HostTree(Path(folder), START_US)
+        tree = HostTree(Path(folder), START_US, cores_per_socket=56)
         collector = host_collector(tree.procfs, tree.sysfs)
         at = iter(range(START_US, 2**62, 10_000_000))
 
