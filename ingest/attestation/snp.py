@@ -221,6 +221,8 @@ def check_revocation(case: SnpCase) -> Iterator[Finding]:
     policy = case.setting.policy
     if policy is not None and policy.rules.require_revocation_list and not is_current:
         yield case.found("crl_required")
+    elif newest is None:
+        raise NotApplicable("no list of the root's is at hand, and the policy asks for none")
 
 
 def _is_signed_by_root(revocations: x509.CertificateRevocationList, root: x509.Certificate) -> bool:
@@ -257,7 +259,8 @@ def check_chip(case: SnpCase) -> Iterator[Finding]:
         raise NotApplicable("a VLEK belongs to a provider, not to a chip")
     if case.report.is_chip_masked:
         yield case.found("chip_id_masked")
-    elif not is_chip(case.leaf.chip_id, case.report):
+        raise NotApplicable("the chip does not say which one it is")
+    if not is_chip(case.leaf.chip_id, case.report):
         yield case.found("chip_mismatch", expected=case.leaf.chip_id, got=case.report.chip_id)
 
 

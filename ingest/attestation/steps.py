@@ -212,7 +212,7 @@ def _take(step: Step[_Case], case: _Case) -> Done:
     except Refused as refused:
         found.append(refused.finding)
     except NotApplicable as reason:
-        return _skipped(step, str(reason))
+        return _skipped(step, str(reason), found)
     if not found:
         return step.held
     effects = {one.effect for one in found}
@@ -224,8 +224,8 @@ def _take(step: Step[_Case], case: _Case) -> Done:
     return Done(name=step.name, words=step.words, outcome=outcome, findings=tuple(found))
 
 
-def _skipped(step: Step[Any], why: str) -> Done:
-    return Done(name=step.name, words=step.words, outcome=Outcome.SKIPPED, why=why)
+def _skipped(step: Step[Any], why: str, found: Sequence[Finding] = ()) -> Done:
+    return Done(name=step.name, words=step.words, outcome=Outcome.SKIPPED, findings=tuple(found), why=why)
 
 
 def _sum_up(kind: str, case: Case, done: Sequence[Done]) -> Verification:

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.streams.attestation import ATTESTATION_RESULTS
 from contract.testing import START_US
 from ingest.attestation import aci, snp, steps
 from ingest.attestation.evidence import Evidence, read_evidence
@@ -411,7 +412,9 @@ def test_without_a_policy_nothing_is_allowed_or_forbidden():
     evidence = read_evidence(chip.report(Guest.named("g", debug=True)), "", {"vcek": chip.certificate})
     result = SnpVerifier().verify(evidence, Setting(at_us=START_US, roots=roots()))
     assert (result.verdict, result.policy, result.facts["debug"]) == ("genuine", "none", True)
-    assert {step.why for step in result.steps if step.outcome == "skipped"} == {"no policy was given"}
+    why = {step.name: step.why for step in result.steps if step.outcome == "skipped"}
+    assert why.pop("revocation") == "no list of the root's is at hand, and the policy asks for none"
+    assert set(why.values()) == {"no policy was given"}
 
 
 def test_the_policy_judges_nothing_that_is_forged():
@@ -447,3 +450,46 @@ def test_every_code_of_the_table_is_found_somewhere_in_the_steps():
     text = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (aci, snp, steps))
     for code in Findings.read("snp.tsv", "aci.tsv").rows:
         assert f'"{code}"' in text, code
+
+
+def outcomes(result: Verification) -> dict[str, str]:
+    return {step.name: step.outcome for step in result.steps}
+
+
+def test_a_check_that_was_not_made_is_never_told_as_one_that_held():
+    chip = processor("Milan")
+    result = judge(chip.report(GUEST), chip.certificate)
+    assert (result.verdict, outcomes(result)["revocation"]) == ("genuine", "skipped")
+    current = maker("Milan").revocation_list(START_US)
+    result = judge(chip.report(GUEST), chip.certificate, current)
+    assert outcomes(result)["revocation"] == "held"
+    body = bytearray(chip.body(GUEST, b"", key_info=2))
+    body[0x1A0 : 0x1A0 + 64] = bytes(64)
+    result = judge(signed(bytes(body), chip.key), chip.certificate)
+    assert (outcomes(result)["chip"], "chip_id_masked" in result.codes) == ("skipped", True)
+
+
+def test_a_step_whose_ground_is_missing_is_skipped_and_says_what_it_needs():
+    chip = processor("Milan")
+    result = judge(chip.report(GUEST))
+    skipped = {step.name: step.why for step in result.steps if step.outcome == "skipped"}
+    assert skipped["signature"] == "it needs: leaf"
+    assert outcomes(result)["leaf"] == "could_not_check"
+
+
+def test_the_row_of_an_evaluation_fits_its_stream():
+    """Every column is declared, of its type and within its bounds; what has none is in the claims."""
+    chip = processor("Turin")
+    row = judge(chip.report(GUEST), chip.certificate).row()
+    columns = {name: [value] for name, value in row.items()} | {
+        "ts": [START_US],
+        "host": ["h1"],
+        "synthetic": [True],
+    }
+    table, rejected = ATTESTATION_RESULTS.clean(columns)
+    assert rejected == {}
+    stored = table.to_pylist()[0]
+    assert (stored["verdict"], stored["policy"], stored["severity"]) == ("genuine", "met", "info")
+    assert (stored["tcb_fmc"], stored["tcb_microcode"], stored["debug"]) == (30, 219, False)
+    assert stored["finding_codes"] == " crl_missing "
+    assert '"report_id"' in stored["claims"]
