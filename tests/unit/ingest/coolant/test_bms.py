@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from contract.config import HallSection
 from contract.errors import CollectError
@@ -302,3 +304,48 @@ def test_a_clock_of_the_building_that_is_wrong_is_not_followed(building):
     building.value(FLOW, 50.0, timestamp=4_000_000_000_000)
     (row,) = building.rows()
     assert row["ts"].year == 2026
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    [
+        "objectType",
+        "engUnit",
+        "processArea",
+        "stateText",
+        "isSetpoint",
+        "rackLocationId",
+        "objectId",
+        "objectName",
+    ]
+)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    metadata=st.dictionaries(KEYS, VALUES, max_size=5),
+    payload=st.dictionaries(st.sampled_from(["value", "timestamp", "quality"]), VALUES, max_size=3) | VALUES,
+    point=st.sampled_from([FLOW, LEAK, FAULT, SOUND, "CDU/LiquidFlow", "Rack", "a//b"]),
+)
+def test_whatever_a_building_says_becomes_rows_or_is_counted(tmp_path, metadata, payload, point):
+    building = Building(tmp_path)
+    building.path.write_text("")
+    for kind, content in (("Metadata", {**RACK, "engUnit": "LPM", **metadata}), ("Value", payload)):
+        building.write(json.dumps({"topic": f"BMS/v1/PUB/{kind}/{point}", "payload": content}) + "\n")
+    reading = building.collect()
+    for part in reading.rows:
+        clean(part)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=400))
+def test_no_bytes_of_a_record_raise_anything(tmp_path, content):
+    building = Building(tmp_path)
+    building.path.write_bytes(content + b"\n")
+    building.collect()
+    building.clock.advance(1)
+    building.collect()

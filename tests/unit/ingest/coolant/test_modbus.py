@@ -1,15 +1,19 @@
 """The Modbus collector against a unit that answers, refuses, lies or keeps silent."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from contract.clock import SystemClock
-from contract.config import HallSection
+from contract.config import Config, HallSection
 from contract.errors import CollectError, ConfigError
 from contract.streams.coolant import COOLANT_EVENTS, COOLANT_LOOPS, COOLANT_READINGS, POWER_READINGS
+from contract.streams.self import COLLECTOR_STATUS
 from ingest.collector import Context, Rows
 from ingest.coolant.modbus import ModbusCollector, ModbusConfig
 from ingest.registry import read_table
-from ingest.testing import clean
+from ingest.runner import build_runner
+from ingest.testing import FakeOutlet, clean
 from twin.modbus_unit import FloatUnit, LoopState
 
 SECOND = 1_000_000
@@ -254,3 +258,30 @@ def test_a_map_that_is_not_there_is_named_beside_those_that_are():
 def configure(**values):
     table = {"collector": "coolant-modbus", "equipment": "c", "address": "10.0.0.1", **values}
     return read_table(table, "here")
+
+
+def test_units_that_misbehave_delay_no_other():
+    kinds = ("serve", "hang", "drip", "endless", "busy", "close")
+    with ExitStack() as running:
+        tables = []
+        for kind in kinds:
+            unit = running.enter_context(FloatUnit())
+            unit.answering = kind
+            tables.append(
+                {
+                    "collector": "coolant-modbus",
+                    "equipment": kind,
+                    "address": "127.0.0.1",
+                    "port": unit.port,
+                    "map": "supermicro-cdu-200kw",
+                    "timeout_seconds": 0.5,
+                }
+            )
+        outlet = FakeOutlet()
+        config = Config.model_validate({"hall": {"name": "hall"}, "ingest": {"collectors": tables}})
+        assert not build_runner(config, outlet).run_once()
+    said = {row["equipment"]: row["value"] for row in outlet.rows(COOLANT_READINGS) if row["point"] == "flow"}
+    assert said["serve"] == 150.0
+    states = {row["source"].split("@")[1].split("/")[0]: row for row in outlet.rows(COLLECTOR_STATUS)}
+    failed = {kind: states[kind]["last_error_reason"] for kind in kinds if states[kind]["polls_failed"]}
+    assert failed == {"hang": "timeout", "drip": "timeout", "busy": "no_data", "close": "unreachable"}
