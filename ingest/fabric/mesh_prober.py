@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ingest.fabric.mesh_ledger import Delays, PathLedger
-from ingest.fabric.mesh_packet import ANSWER, PROBE, End, Keys, Packet, decode, encode
+from ingest.fabric.mesh_packet import ANSWER, PROBE, End, Keys, Packet, decode, encode, mark_of
 from ingest.fabric.mesh_paths import Path
 from ingest.fabric.mesh_socket import Arrival, ProbeSocket
 
@@ -177,7 +177,7 @@ class Prober:
         sockets = self._sockets[self.routes[at].path.source.address]
         socket, target = sockets[turn % len(sockets)], self._targets[at]
         sequence, self._sequence = self._sequence, self._sequence + 1
-        marks = End(socket.address, socket.port).mark + target.mark
+        marks = mark_of(socket.address, socket.port) + target.mark
         packet = Packet(PROBE, self._session, sequence, turned_ns)
         content = encode(packet, self._keys, marks, self._settings.packet_bytes)
         with self._lock:
@@ -214,7 +214,7 @@ class Prober:
 
     def _take(self, socket: ProbeSocket, arrival: Arrival, read_ns: int, now: float) -> str | None:
         """Account for an answer; return why it is none, or why its times are not believed."""
-        marks = End(arrival.address, arrival.port).mark + End(socket.address, socket.port).mark
+        marks = mark_of(arrival.address, arrival.port) + mark_of(socket.address, socket.port)
         answer = decode(arrival.content, self._keys, marks, ANSWER)
         if isinstance(answer, str):
             return answer

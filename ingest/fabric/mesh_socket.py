@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; the module socket has no name for it
 _TIMESPEC = struct.Struct("@qq")
-_MOST_BYTES = 65_535
+_MOST_BYTES = 9_216  # more than any probe: what is longer comes cut, and cannot be proven
 BUFFER_BYTES = 1_048_576
 """Room for what arrives while the program does not run."""
 
@@ -30,12 +30,14 @@ class Arrival(NamedTuple):
 class ProbeSocket:
     """A socket bound to one address, so that what it sends leaves from that network port."""
 
-    def __init__(self, address: str, port: int = 0) -> None:
-        """Bind; 0 is any free port. Raises OSError."""
+    def __init__(self, address: str, port: int = 0, *, wait_seconds: float = 0) -> None:
+        """Bind; 0 is any free port. `wait_seconds` is how long `receive` waits. Raises OSError."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
-            self._socket.setblocking(False)
+            self._socket.setblocking(wait_seconds > 0)
+            if wait_seconds:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(wait_seconds))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
             self.kernel_times = self._ask_for_times()
             self._socket.bind((address, port))
@@ -61,7 +63,7 @@ class ProbeSocket:
         self._socket.sendto(content, (address, port))
 
     def receive(self) -> Arrival | None:
-        """Return the next datagram, or None where none waits; what the network refused earlier is skipped."""
+        """Return the next datagram, or None where none comes; what the network refused earlier is skipped."""
         for _ in range(16):
             try:
                 content, extras, _, sender = self._socket.recvmsg(_MOST_BYTES, 64)
@@ -78,9 +80,15 @@ class ProbeSocket:
         self._socket.close()
 
 
+def _timeval(seconds: float) -> bytes:
+    """Return a time-out of the kernel's own: unlike Python's it costs no call of its own."""
+    return struct.pack("@ll", int(seconds), round(seconds % 1 * 1e6))
+
+
 def _time_of(extras: list[tuple[int, int, bytes]]) -> int:
-    for level, kind, data in extras:
-        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
-            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-            return int(seconds * 1_000_000_000 + nanoseconds)
+    for _, kind, data in extras:
+        if kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack(data)
+            time_ns: int = seconds * 1_000_000_000 + nanoseconds
+            return time_ns
     return time.time_ns()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import selectors
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
+from typing_extensions import override
 
 from contract.errors import CollectError, ConfigError
 from contract.histogram import Recorder
@@ -18,144 +19,148 @@ from contract.streams.fabric import FABRIC_PROBES
 from ingest.collector import Context, HostConfig, Reading, Rows, collector
 from ingest.fabric.mesh import PORT, MeshNic, own_endpoints, read_endpoints
 from ingest.fabric.mesh_packet import (
-    ANSWER,
     PROBE,
     End,
     Keys,
     Packet,
     ReplayWindow,
+    answer,
     decode,
-    encode,
+    mark_of,
     read_keys,
 )
 from ingest.fabric.mesh_paths import Endpoint
 from ingest.fabric.mesh_socket import Arrival, ProbeSocket
 
 MAX_SESSIONS = 4_096
-"""Probers remembered at once; each start of one is a session."""
+"""Probers that an address remembers at once; each start of one is a session."""
 
 _WAIT_SECONDS = 0.2
-_BURST = 64
 
 
 class Responder:
-    """Answers on some addresses until it is closed; a probe it cannot prove, or has seen, it drops and counts."""
+    """Answers on some addresses until it is closed, each in a thread of its own.
+
+    A probe that it cannot prove, or has seen, it drops and counts.
+    """
 
     def __init__(self, ends: Sequence[End], keys: Keys, *, max_age_seconds: float) -> None:
         self._ends = tuple(ends)
         self._keys = keys
-        self._max_age_ns = round(max_age_seconds * 1e9)
-        self._sessions: OrderedDict[bytes, ReplayWindow] = OrderedDict()
-        self._selector = selectors.DefaultSelector()
-        self._sockets: list[ProbeSocket] = []
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._defect: Exception | None = None
-        self._fresh()
-
-    def _fresh(self) -> None:
-        self._dropped: Counter[str] = Counter()
-        self._delays = [Recorder() for _ in self._ends]
-        self._unsent = [0] * len(self._ends)
+        self._max_age_seconds = max_age_seconds
+        self._desks: list[_Desk] = []
 
     def open(self) -> None:
         """Bind every address and begin; raise OSError where one is not this host's or is taken."""
+        desks: list[_Desk] = []
         try:
-            for at, end in enumerate(self._ends):
-                self._sockets.append(ProbeSocket(*end))
-                self._selector.register(self._sockets[at], selectors.EVENT_READ, at)
+            for end in self._ends:
+                socket = ProbeSocket(*end, wait_seconds=_WAIT_SECONDS)
+                desks.append(_Desk(socket, self._keys, max_age_seconds=self._max_age_seconds))
         except OSError:
-            self._release()
+            for desk in desks:
+                desk.socket.close()
             raise
-        self._thread = threading.Thread(target=self._run, name="responder", daemon=True)
-        self._thread.start()
+        self._desks = desks
+        for desk in desks:
+            desk.start()
 
     @property
     def is_open(self) -> bool:
-        return self._thread is not None
+        return bool(self._desks)
 
-    def counts(self) -> tuple[list[tuple[Recorder, int]], Counter[str]]:
-        """Return for each address how long answers took and how many could not be sent, and what was dropped.
-
-        Each is counted since the call before. Raises what ended the thread.
-        """
-        with self._lock:
-            if self._defect is not None:
-                raise self._defect
-            found = list(zip(self._delays, self._unsent, strict=True)), self._dropped
-            self._fresh()
-        return found
+    def tallies(self) -> list[Tally]:
+        """Return what happened at each address since the call before; raise what ended a thread."""
+        return [desk.tally() for desk in self._desks]
 
     def close(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(2)
-        self._release()
+        for desk in self._desks:
+            desk.stopping.set()
+        for desk in self._desks:
+            desk.join(10 * _WAIT_SECONDS)
+            desk.socket.close()
+        self._desks = []
 
-    def _release(self) -> None:
-        for socket in self._sockets:
-            if socket.fileno() in self._selector.get_map():
-                self._selector.unregister(socket)
-            socket.close()
-        self._sockets.clear()
 
-    def _run(self) -> None:
+@dataclass(slots=True)
+class Tally:
+    """What happened at one address."""
+
+    delays: Recorder = field(default_factory=Recorder)
+    """From the arrival of a probe in the kernel to its answer."""
+    unsent: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+class _Desk(threading.Thread):
+    """One address: its socket, and the sequences that came to it."""
+
+    def __init__(self, socket: ProbeSocket, keys: Keys, *, max_age_seconds: float) -> None:
+        super().__init__(name=f"responder {socket.address}", daemon=True)
+        self.socket = socket
+        self.stopping = threading.Event()
+        self._keys = keys
+        self._max_age_ns = round(max_age_seconds * 1e9)
+        self._here = End(socket.address, socket.port).mark
+        self._windows: OrderedDict[bytes, ReplayWindow] = OrderedDict()
+        self._lock = threading.Lock()
+        self._tally = Tally()
+        self._defect: Exception | None = None
+
+    @override
+    def run(self) -> None:
         try:
-            while not self._stop.is_set():
-                for key, _ in self._selector.select(_WAIT_SECONDS):
-                    self._serve(key.data)
-        except Exception as error:  # noqa: BLE001 - handed to the thread that asks for counts, which raises it
+            while not self.stopping.is_set():
+                arrival = self.socket.receive()
+                if arrival is not None:
+                    self._serve(arrival)
+        except Exception as error:  # noqa: BLE001 - handed to the thread that asks for the tally, which raises it
             self._defect = error
 
-    def _serve(self, at: int) -> None:
-        """Answer what waits at one address, so much at once that no other address waits long."""
-        socket = self._sockets[at]
-        for _ in range(_BURST):
-            arrival = socket.receive()
-            if arrival is None:
-                return
-            reason = self._answer(at, socket, arrival)
-            if reason is not None:
-                with self._lock:
-                    self._dropped[reason] += 1
+    def tally(self) -> Tally:
+        """Return what happened since the call before; raise what ended this thread."""
+        if self._defect is not None:
+            raise self._defect
+        with self._lock:
+            tally, self._tally = self._tally, Tally()
+        return tally
 
-    def _answer(self, at: int, socket: ProbeSocket, arrival: Arrival) -> str | None:
-        """Answer one datagram, or return why not."""
-        here, there = End(socket.address, socket.port).mark, End(arrival.address, arrival.port).mark
-        probe = decode(arrival.content, self._keys, there + here, PROBE)
-        if isinstance(probe, str):
-            return probe
+    def _serve(self, arrival: Arrival) -> None:
+        there = mark_of(arrival.address, arrival.port)
+        probe = decode(arrival.content, self._keys, there + self._here, PROBE)
+        reason = probe if isinstance(probe, str) else self._refusal(probe, arrival)
+        if isinstance(probe, str) or reason is not None:
+            with self._lock:
+                self._tally.dropped[str(reason)] += 1
+        else:
+            self._answer(arrival, there)
+
+    def _refusal(self, probe: Packet, arrival: Arrival) -> str | None:
+        """Return why an authentic probe gets no answer, if so; from now on it has been seen."""
         if abs(arrival.received_ns - probe.sent_ns) > self._max_age_ns:
             return "stale"
-        if not self._window(probe.session).is_new(probe.sequence):
-            return "replayed"
+        window = self._windows.get(probe.session)
+        if window is None:
+            window = self._windows[probe.session] = ReplayWindow()
+            if len(self._windows) > MAX_SESSIONS:
+                self._windows.popitem(last=False)
+        else:
+            self._windows.move_to_end(probe.session)
+        return None if window.is_new(probe.sequence) else "replayed"
+
+    def _answer(self, arrival: Arrival, there: bytes) -> None:
         answered_ns = time.time_ns()
-        answer = Packet(
-            ANSWER, probe.session, probe.sequence, probe.sent_ns, arrival.received_ns, answered_ns
-        )
-        content = encode(answer, self._keys, here + there, len(arrival.content))
+        content = answer(arrival.content, arrival.received_ns, answered_ns, self._keys, self._here + there)
         try:
-            socket.send(content, arrival.address, arrival.port)
+            self.socket.send(content, arrival.address, arrival.port)
         except (
             OSError
-        ):  # a filter on the way out, no route back: the prober sees a loss, the next probe may fare better
+        ):  # a filter on the way out, no route back: the prober sees a loss, the next one may fare better
             with self._lock:
-                self._unsent[at] += 1
-            return None
+                self._tally.unsent += 1
+            return
         with self._lock:
-            self._delays[at].record(answered_ns - arrival.received_ns)
-        return None
-
-    def _window(self, session: bytes) -> ReplayWindow:
-        window = self._sessions.get(session)
-        if window is None:
-            window = self._sessions[session] = ReplayWindow()
-            if len(self._sessions) > MAX_SESSIONS:
-                self._sessions.popitem(last=False)
-        else:
-            self._sessions.move_to_end(session)
-        return window
+            self._tally.delays.record(answered_ns - arrival.received_ns)
 
 
 class ResponderConfig(HostConfig):
@@ -213,17 +218,18 @@ class ResponderCollector:
                 "missing", f"fabric-responder of {config.host}: write nics, or addresses into the map"
             )
         self._responder = self._new_responder()
-        self._opened_us = 0
+        self._read_us = 0
 
     def collect(self, now_us: int) -> Reading:
         if not self._responder.is_open:
             self._open()
-        found, dropped = self._responder.counts()
-        since_us, self._opened_us = self._opened_us or now_us, now_us
+        tallies = self._responder.tallies()
+        since_us, self._read_us = self._read_us or now_us, now_us
         rows = [
-            self._row(nic, recorder, unsent, (now_us - since_us) / 1e6)
-            for nic, (recorder, unsent) in zip(self._nics, found, strict=True)
+            self._row(nic, tally, (now_us - since_us) / 1e6)
+            for nic, tally in zip(self._nics, tallies, strict=True)
         ]
+        dropped = sum((tally.dropped for tally in tallies), Counter[str]())
         return Reading(rows=[Rows.gather(FABRIC_PROBES, rows)], rejected=dropped)
 
     def cursor(self) -> bytes:
@@ -248,8 +254,8 @@ class ResponderCollector:
                 "unreachable", f"an address of this host: {error.strerror or error}"
             ) from error
 
-    def _row(self, nic: Endpoint, recorder: Recorder, unsent: int, seconds: float) -> dict[str, Any]:
-        delay = recorder.histogram()
+    def _row(self, nic: Endpoint, tally: Tally, seconds: float) -> dict[str, Any]:
+        delay = tally.delays.histogram()
         p50, p99 = delay.percentile(0.5), delay.percentile(0.99)
         return {
             "path": f"{self._config.host}/{nic.nic}",
@@ -259,7 +265,7 @@ class ResponderCollector:
             "address": nic.address,
             "window_seconds": seconds,
             "answered": delay.count,
-            "unsent": unsent,
+            "unsent": tally.unsent,
             **delay.columns("rtt"),
             "rtt_p50_us": None if p50 is None else p50 / 1000,
             "rtt_p99_us": None if p99 is None else p99 / 1000,

@@ -210,7 +210,8 @@ def test_a_captured_probe_is_worth_nothing_a_second_time_nor_from_elsewhere(
 def test_a_responder_that_may_not_send_goes_on_and_counts(
     stranger: Stranger, responder: ResponderCollector
 ) -> None:
-    [inner] = responder._responder._sockets
+    [desk] = responder._responder._desks
+    inner = desk.socket
 
     class Filtered:
         """A socket whose way out is closed by a filter."""
@@ -226,9 +227,9 @@ def test_a_responder_that_may_not_send_goes_on_and_counts(
         def send(self, *_: object) -> None:
             raise PermissionError(1, "Operation not permitted")
 
-    responder._responder._sockets[0] = Filtered()  # type: ignore[call-overload]
+    desk.socket = Filtered()  # type: ignore[assignment]
     assert stranger.ask(stranger.probe(0)) is None
-    responder._responder._sockets[0] = inner
+    desk.socket = inner
     assert stranger.ask(stranger.probe(1)) is not None
     row = row_of(responder.collect(0))
     assert (row["answered"], row["unsent"]) == (1, 1)

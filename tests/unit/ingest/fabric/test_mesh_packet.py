@@ -15,6 +15,7 @@ from ingest.fabric.mesh_packet import (
     Keys,
     Packet,
     ReplayWindow,
+    answer,
     decode,
     encode,
     read_keys,
@@ -65,6 +66,14 @@ def test_an_answer_is_no_probe_and_a_longer_or_shorter_one_is_none_either() -> N
     assert decode(content[:-1], KEYS, MARKS, PROBE) == "spoofed"
     assert decode(content + b"\0", KEYS, MARKS, PROBE) == "spoofed"
     assert decode(content[: LEAST_BYTES - 1], KEYS, MARKS, PROBE) == "malformed"
+
+
+@given(PACKETS, st.integers(LEAST_BYTES, 2_000))
+def test_an_answer_says_what_its_probe_said_and_when_it_came(packet: Packet, size: int) -> None:
+    content = answer(encode(packet, KEYS, MARKS, size), 5, 7, KEYS, MARKS)
+    assert len(content) == size
+    expected = packet._replace(kind=ANSWER, received_ns=5, answered_ns=7)
+    assert decode(content, KEYS, MARKS, ANSWER) == expected
 
 
 def test_while_keys_are_changed_the_old_one_is_still_accepted() -> None:
