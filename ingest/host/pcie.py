@@ -118,7 +118,9 @@ class PcieBus:
         """Return nothing for a device of no interest; a virtual function is none, it comes and goes."""
         if device_class is None or self._sysfs.link(f"{at}/physfn") is not None:
             return None
-        ports = _ADDRESS.findall(self._sysfs.link(at) or "")[:-1]
+        # A volume controller (Intel VMD) has root ports of its own, below a root of their own.
+        below_root = (self._sysfs.link(at) or "").rpartition("/pci")[2]
+        ports = _ADDRESS.findall(below_root)[:-1]
         return Facts(
             device_class=device_class,
             vendor_id=vendor,

@@ -372,6 +372,21 @@ def test_a_link_has_as_many_lanes_as_both_its_ends(machine, tmp_path):
     assert (row["upstream"], row["link_width"], row["max_link_width"]) == ("0000:4f:01.0", 8, 8)
 
 
+def test_a_disk_behind_a_volume_controller_hangs_on_its_own_root_port(machine, tmp_path):
+    """Intel VMD gives its disks a domain of their own: `0000:60:05.5/pci10000:00/10000:00:02.0/10000:01:00.0`."""
+    root = "pci0000:60/0000:60:05.5/pci10000:00/10000:00:02.0"
+    for path, code, most, width in ((root, "0x060400", 16, 4), (f"{root}/10000:01:00.0", "0x010802", 4, 4)):
+        at = tmp_path / "sys/devices" / path
+        at.mkdir(parents=True, exist_ok=True)
+        for name, text in (("class", code), ("max_link_width", most), ("current_link_width", width)):
+            (at / name).write_text(f"{text}\n")
+        (tmp_path / "sys/bus/pci/devices" / at.name).symlink_to(f"../../../devices/{path}")
+    rows = {row["device"]: row for row in machine.poll()["host_pcie"]}
+    assert "link_width" not in rows["10000:00:02.0"]
+    disk = rows["10000:01:00.0"]
+    assert (disk["upstream"], disk["link_width"], disk["max_link_width"]) == ("10000:00:02.0", 4, 4)
+
+
 def test_a_port_tells_of_a_link_only_once(machine):
     rows = {row["device"]: row for row in machine.poll()["host_pcie"]}
     assert "link_width" in rows["0000:4e:00.0"], "a switch's upper port has the link to the root"
