@@ -49,6 +49,7 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self._size = len(data)
         self._items = 0
         self.at = 0
 
@@ -58,22 +59,26 @@ class _Reader:
             self.refuse(f"more than {MAX_ITEMS} items")
         if depth > MAX_DEPTH:
             self.refuse(f"nested more than {MAX_DEPTH} deep")
-        first = self._take(1)[0]
+        if self.at == self._size:
+            self.refuse("cut off: a value belongs here")
+        first = self._data[self.at]
+        self.at += 1
         kind, short = first >> 5, first & 31
         if kind == 7:
             if short not in _SIMPLE:
                 self.refuse("a float, a break or a value without a meaning")
             return _SIMPLE[short]
-        return self._compound(kind, short if short < 24 else self._argument(short), depth)
+        argument = short if short < 24 else self._argument(short)
+        if kind == 0:
+            return argument
+        if kind == 2:
+            return self._take(argument)
+        return self._compound(kind, argument, depth)
 
     def _compound(self, kind: int, argument: int, depth: int) -> Any:
         match kind:
-            case 0:
-                return argument
             case 1:
                 return -1 - argument
-            case 2:
-                return self._take(argument)
             case 3:
                 return self._text(argument)
             case 4:
@@ -92,8 +97,8 @@ class _Reader:
 
     def _take(self, count: int) -> bytes:
         end = self.at + count
-        if end > len(self._data):
-            self.refuse(f"cut off: {count} bytes belong here, there are {len(self._data) - self.at}")
+        if end > self._size:
+            self.refuse(f"cut off: {count} bytes belong here, there are {self._size - self.at}")
         taken = self._data[self.at : end]
         self.at = end
         return taken
@@ -122,8 +127,8 @@ class _Reader:
 
     def _expect(self, items: int) -> None:
         """Refuse a length that the bytes left cannot fill: an item is at least one byte."""
-        if items > len(self._data) - self.at:
-            self.refuse(f"cut off: {items} items belong here, there are {len(self._data) - self.at} bytes")
+        if items > self._size - self.at:
+            self.refuse(f"cut off: {items} items belong here, there are {self._size - self.at} bytes")
 
 
 def write_head(kind: int, argument: int) -> bytes:

@@ -21,6 +21,7 @@ ALGORITHM, CRITICAL, CERTIFICATES = 1, 2, 33
 """Labels of headers (RFC 9052, section 3.1; RFC 9360, section 2)."""
 
 _CONTEXT = b"Signature1"
+_BEGIN = write_head(4, 4) + write_head(3, len(_CONTEXT)) + _CONTEXT
 
 _CURVES: dict[int, tuple[ec.EllipticCurve, HashAlgorithm]] = {
     -7: (ec.SECP256R1(), SHA256()),
@@ -42,18 +43,14 @@ class Sign1:
     """What `protected` says."""
     payload: bytes = field(repr=False)
     signature: bytes = field(repr=False)
+    signed: bytes = field(repr=False)
+    """The bytes that the signature is over: RFC 9052's Sig_structure, without external data."""
 
     @property
     def algorithm(self) -> int | None:
         """The algorithm that the signed headers name; None where they name none."""
         found = self.headers.get(ALGORITHM)
         return found if isinstance(found, int) else None
-
-    @property
-    def signed(self) -> bytes:
-        """The bytes that the signature is over: RFC 9052's Sig_structure, without external data."""
-        parts = (write_bytes(self.protected), write_bytes(b""), write_bytes(self.payload))
-        return write_head(4, 4) + write_head(3, len(_CONTEXT)) + _CONTEXT + b"".join(parts)
 
     @property
     def digest(self) -> str:
@@ -93,7 +90,13 @@ def read_sign1(data: bytes, *, max_bytes: int = MAX_BYTES) -> Sign1:
         raise CollectError("unreadable", "no COSE_Sign1: the signed headers are no map")
     if CRITICAL in headers:
         raise CollectError("unreadable", "a header marked critical that is not known here")
-    return Sign1(protected=protected, headers=headers, payload=payload, signature=signature)
+    return Sign1(
+        protected=protected,
+        headers=headers,
+        payload=payload,
+        signature=signature,
+        signed=_BEGIN + write_bytes(protected) + write_bytes(b"") + write_bytes(payload),
+    )
 
 
 def is_signature(signature: bytes, signed: bytes, key: PublicKeyTypes, algorithm: int | None) -> bool:

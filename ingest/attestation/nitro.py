@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -243,6 +244,7 @@ def _chain(case: NitroCase) -> Iterable[Finding]:
         yield case.found("chain_misused", expected="the last may sign", got=_subject(chain[-1]))
 
 
+@lru_cache(maxsize=4_096)
 def _may_issue(certificate: x509.Certificate, below: int) -> bool:
     """Tell whether a certificate may issue others, with so many authorities below it."""
     if not is_authority(certificate) or not _is_understood(certificate):
@@ -251,6 +253,7 @@ def _may_issue(certificate: x509.Certificate, below: int) -> bool:
     return most is None or below <= most
 
 
+@lru_cache(maxsize=4_096)
 def _may_sign(certificate: x509.Certificate) -> bool:
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -277,23 +280,25 @@ def _subject(certificate: x509.Certificate) -> str:
 
 def _validity(case: NitroCase) -> Iterable[Finding]:
     at_us = case.setting.at_us
-    case.signer_not_after_us = not_after_us(case.certificates[-1])
     for certificate in case.certificates:
-        early_us, late_us = not_before_us(certificate) - at_us, at_us - not_after_us(certificate)
-        if early_us > 0:
-            code = "clock_skew" if early_us <= _SKEW_US else "signer_not_yet_valid"
+        begin_us, end_us = _window(certificate)
+        if at_us < begin_us:
+            code = "clock_skew" if begin_us - at_us <= _SKEW_US else "signer_not_yet_valid"
             expected = f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M:%S} or later"
             yield case.found(code, expected=expected, got=_subject(certificate))
-        elif late_us > 0:
-            code = "clock_skew" if late_us <= _SKEW_US else "signer_expired"
+        elif at_us > end_us:
+            code = "clock_skew" if at_us - end_us <= _SKEW_US else "signer_expired"
             expected = f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M:%S} or earlier"
             yield case.found(code, expected=expected, got=_subject(certificate))
-    if not _was_valid(case.certificates[-1], case.document.time_us):
+    begin_us, end_us = _window(case.certificates[-1])
+    case.signer_not_after_us = end_us
+    if not begin_us - _SKEW_US <= case.document.time_us <= end_us + _SKEW_US:
         yield case.found("time_outside_signer", got=case.document.timestamp_ms)
 
 
-def _was_valid(certificate: x509.Certificate, at_us: int) -> bool:
-    return not_before_us(certificate) - _SKEW_US <= at_us <= not_after_us(certificate) + _SKEW_US
+@lru_cache(maxsize=4_096)
+def _window(certificate: x509.Certificate) -> tuple[int, int]:
+    return not_before_us(certificate), not_after_us(certificate)
 
 
 def _signature(case: NitroCase) -> Iterable[Finding]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from attest_nitro import measure_nitro
 from bench import BenchRow, median_ratio
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, padding
