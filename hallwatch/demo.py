@@ -15,14 +15,27 @@ from pathlib import Path
 from typing import Any
 
 from alerts.journal import Journal
+from contract.bus import TopicPartition, open_bus
 from contract.clock import Clock
 from contract.config import Config, load_config
 from contract.errors import ConfigError, StoreError
+from contract.streams.attestation import ATTESTATION_RESULTS
+from contract.streams.coolant import COOLANT_READINGS
+from contract.streams.fabric import FABRIC_PORTS
+from contract.streams.gpu import GPU_SAMPLES
+from contract.streams.host import HOST_SAMPLES
 from hallwatch.alertwatch import AlertWatch, Found
+from hallwatch.democonfig import MESH_KEY, Endpoints, hall_config, probe_config, write_key
 from hallwatch.processes import Parts
 
 PARTS = ("sink", "engine", "collect")
 """Readers of the bus before its writers, so that nothing waits."""
+
+FIRST_READINGS = (GPU_SAMPLES, HOST_SAMPLES, FABRIC_PORTS, COOLANT_READINGS, ATTESTATION_RESULTS)
+"""When there are some of each, injections begin."""
+
+PROBE = "probe"
+"""A second process of collectors: what measures microseconds shares its own with nobody."""
 
 LONGEST_START_SECONDS = 60
 
@@ -35,6 +48,10 @@ EXPECTED_RULE = {
     "silent-host": "host-silent",
     "nvlink": "gpu-xid-fatal",
     "nic": "nic-fatal",
+    "link-down": "port-link-down",
+    "memory-lost": "dimm-uncorrectable",
+    "leak": "coolant-leak",
+    "debug-guest": "attestation-debug",
 }
 """Which alert a person would want for each fault."""
 
@@ -44,6 +61,14 @@ WHAT = {
     "silent-host": "an exporter goes silent",
     "nvlink": "an NVLink fails",
     "nic": "a network card stops answering",
+    "link-down": "a cable of the fabric is cut",
+    "memory-lost": "a memory module loses data",
+    "leak": "coolant leaks under a CDU",
+    "debug-guest": "a confidential VM starts debuggable",
+    "link-blip": "a link trains again",
+    "memory-mended": "a memory error is corrected",
+    "unit-hangs": "a CDU's controller hangs for seconds",
+    "firmware-update": "a secure processor gets new firmware",
     "job-start": "a job starts",
     "exporter-restart": "an exporter restarts",
     "nic-notices": "a cable is put into a network card",
@@ -88,33 +113,40 @@ class DemoHall:
         self.folder = folder
         self.twin_folder = folder / "twin"
         self.config_path = folder / "hallwatch.toml"
+        self._probe_path = folder / "probe.toml"
         self._hosts, self._seed, self._quiet = hosts, seed, quiet
         self._clock = clock
         self.parts = Parts(folder / "logs", clock)
         self.began = clock.monotonic()
-        """When the twin's time began."""
+        """When injections began: only when everything watches."""
 
     def start(self) -> Config:
         """Start every part; return the configuration they run with."""
         quiet = ("--quiet",) if self._quiet else ()
         self.parts.start(
             "twin", "twin", "run", "--folder", str(self.twin_folder),
-            "--hosts", str(self._hosts), "--seed", str(self._seed), *quiet,
+            "--hosts", str(self._hosts), "--seed", str(self._seed), "--hold", *quiet,
         )  # fmt: skip
         endpoints = self.twin_folder / "endpoints.json"
         self._wait_for(endpoints.exists, f"the twin did not write {endpoints}")
-        self.began = self._clock.monotonic()
-        self.config_path.write_text(demo_config(json.loads(endpoints.read_text())), encoding="utf-8")
+        found = Endpoints(**json.loads(endpoints.read_text()))
+        self.config_path.write_text(hall_config(found), encoding="utf-8")
+        self._probe_path.write_text(probe_config(found), encoding="utf-8")
+        write_key(self.folder / MESH_KEY)
         config = load_config(self.config_path)
         for part in PARTS:
             if part == "collect":  # an engine without a past judges what comes after it has begun
                 self._wait_for(lambda: _judges(config), "the engine did not begin to judge")
             self.parts.start(part, part, "--config", str(self.config_path))
+        self.parts.start(PROBE, "collect", "--config", str(self._probe_path))
+        self._wait_for(lambda: _collects(config, self._clock), "nothing was collected")
+        (self.twin_folder / "begin").touch()
+        self.began = self._clock.monotonic()
         return config
 
     def stop(self) -> None:
         """End the parts along the data flow, so that what was read is also stored."""
-        self.parts.stop("collect", "engine", "sink", "twin")
+        self.parts.stop(PROBE, "collect", "engine", "sink", "twin")
 
     def labels(self) -> list[dict[str, Any]]:
         """Return the twin's truth so far."""
@@ -141,43 +173,15 @@ def _judges(config: Config) -> bool:
         return False  # it is being made
 
 
-def demo_config(endpoints: list[dict[str, str]]) -> str:
-    """Return the configuration of the demo: the one a person would write for a hall of this size."""
-    lines = [
-        "# Written by `hallwatch demo`. A real hall's file looks the same, with synthetic = false.",
-        "[hall]",
-        'name = "demo"',
-        "synthetic = true",
-        'inventory = "twin/inventory.yaml"',
-        "",
-        "[bus]",
-        'path = "bus"',
-        "",
-        "[lake]",
-        'path = "lake"',
-        "",
-        "[engine]",
-        'path = "engine"',
-        "",
-        "[ingest]",
-        'path = "ingest"',
-    ]
-    for endpoint in endpoints:
-        lines += [
-            "",
-            "[[ingest.collectors]]",
-            'collector = "gpu-dcgm"',
-            f'host = "{endpoint["host"]}"',
-            f'url = "{endpoint["url"]}"',
-            "",
-            "[[ingest.collectors]]",
-            'collector = "gpu-kernel-log"',
-            f'host = "{endpoint["host"]}"',
-            'source = "file"',
-            f'path = "twin/{endpoint["syslog"]}"',
-            'start = "beginning"',
-        ]
-    return "\n".join(lines) + "\n"
+def _collects(config: Config, clock: Clock) -> bool:
+    """Tell whether something of every family has been read."""
+    with closing(open_bus(config.bus, clock)) as bus:
+        bus.ensure_topics(FIRST_READINGS)
+        with closing(bus.consumer("demo")) as consumer:
+            return all(
+                any(consumer.end_offsets(TopicPartition(s.topic, n) for n in range(s.partitions)).values())
+                for s in FIRST_READINGS
+            )
 
 
 def watch(hall: DemoHall, alerts: AlertWatch, clock: Clock, say: Callable[[str], None]) -> list[Found]:

@@ -175,11 +175,11 @@ class Guest:
     report_id: bytes = bytes(32)
 
     @classmethod
-    def named(cls, name: str, *, debug: bool = False, vmpl: int = 0) -> Guest:
-        """Return the guest of a name: always the same."""
+    def named(cls, name: str, *, image: str = "image", debug: bool = False, vmpl: int = 0) -> Guest:
+        """Return the guest of a name that started an image: always the same."""
         draw = hashlib.sha512(name.encode()).digest()
         return cls(
-            measurement=hashlib.sha384(b"image").digest(),
+            measurement=hashlib.sha384(image.encode()).digest(),
             host_data=draw[:32],
             policy=_PLAIN_GUEST_POLICY | (debug << _DEBUG_BIT),
             vmpl=vmpl,

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
+from twin.cdu import LEAKING_DETECTOR
+from twin.evidence import Guest
 from twin.hall import Hall
 from twin.sensors import Readings
 from twin.syslog import xid
+
+if TYPE_CHECKING:
+    from twin.devices import Devices
 
 Magnitude: TypeAlias = Mapping[str, float | str]
 
@@ -32,7 +37,7 @@ class FaultKind:
     """How one kind of injection acts: `begin` once, `hold` at every step from then on until it ends."""
 
     kind: Literal["fault", "decoy"]
-    entity: Literal["gpu", "nic", "host"]
+    entity: Literal["gpu", "nic", "port", "host", "dimm", "detector", "cdu", "guest"]
     draw: Callable[[np.random.Generator], dict[str, float | str]] = lambda _rng: {}
     shows: Callable[[Hall, Readings, Target], bool] = lambda _hall, _readings, _target: True
     """Whether a device shows it; what is in the log is shown at once."""
@@ -44,6 +49,23 @@ def clear(hall: Hall) -> None:
     """Undo what lasts only as long as an injection holds it; called before every step."""
     hall.plate[:] = 1.0
     hall.answers[:] = ["serve"] * len(hall.answers)
+    if hall.devices is not None:
+        for service in hall.devices.services.values():
+            service.hangs = False
+
+
+def _devices(hall: Hall) -> Devices:
+    if hall.devices is None:
+        raise ValueError("this hall has nothing but GPUs")
+    return hall.devices
+
+
+def _nic(hall: Hall, target: Target) -> int:
+    return target.gpu % hall.plan.gpus_per_host
+
+
+def _cdu(hall: Hall, target: Target) -> str:
+    return hall.plan.hosts[target.host].cdu
 
 
 # -- thermal: the coolant no longer reaches one cold plate (a kinked hose, a clogged quick-disconnect) ---
@@ -129,6 +151,81 @@ def _begin_forged(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
     hall.print(target.host, xid(bus_id, 79, "GPU has fallen off the bus."), tag="train.py[31337]")
 
 
+# -- link-down: the cable of a port is cut ----------------------------------------------------------------
+
+
+def _begin_link_down(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
+    _devices(hall).ports[target.host].set_link(_nic(hall, target), up=False)
+
+
+# -- link-blip: a link trains again, once, and makes no more errors than any link does ----------------------
+
+
+def _draw_blip(rng: np.random.Generator) -> dict[str, float | str]:
+    return {"symbol_errors": float(rng.integers(1, 3))}
+
+
+def _begin_blip(hall: Hall, target: Target, magnitude: Magnitude) -> None:
+    ports = _devices(hall).ports[target.host]
+    ports.flap(_nic(hall, target))
+    ports.add_errors(_nic(hall, target), int(magnitude["symbol_errors"]))
+
+
+# -- memory-lost, memory-mended: a module loses data; another has an error that is corrected ----------------
+
+
+def _begin_memory_lost(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
+    machine = _devices(hall).machines[target.host]
+    machine.uncorrected_errors(machine.dimms[_nic(hall, target)])
+
+
+def _begin_memory_mended(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
+    machine = _devices(hall).machines[target.host]
+    machine.corrected_errors(machine.dimms[_nic(hall, target)])
+
+
+# -- leak: coolant runs out under a coolant unit ---------------------------------------------------------
+
+
+def _draw_leak(rng: np.random.Generator) -> dict[str, float | str]:
+    return {"liters_per_minute": float(rng.uniform(0.1, 1.0))}
+
+
+def _begin_leak(hall: Hall, target: Target, magnitude: Magnitude) -> None:
+    unit = _devices(hall).cdus[_cdu(hall, target)]
+    unit.leak(LEAKING_DETECTOR, float(magnitude["liters_per_minute"]))
+
+
+# -- unit-hangs: the controller of a coolant unit does not answer for a while; its pumps run on -------------
+
+
+def _draw_hang(rng: np.random.Generator) -> dict[str, float | str]:
+    return {"lasts_seconds": float(rng.uniform(4.0, 8.0))}
+
+
+def _hold_hang(hall: Hall, target: Target, _magnitude: Magnitude, _age_seconds: float) -> None:
+    _devices(hall).services[_cdu(hall, target)].hangs = True
+
+
+# -- debug-guest: a confidential machine is started so that its memory can be read ---------------------------
+
+
+def _begin_debug(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
+    devices = _devices(hall)
+    devices.guests[target.host] = Guest.named(hall.plan.hosts[target.host].name, debug=True)
+    devices.prove(target.host)
+
+
+# -- firmware-update: newer firmware of a secure processor, and with it another key and certificate ----------
+
+
+def _begin_update(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
+    devices = _devices(hall)
+    processor = devices.processors[target.host]
+    processor.load({**processor.tcb, "snp": processor.tcb["snp"] + 1})
+    devices.prove(target.host)
+
+
 # -- silent-host: the exporter, or the whole host, stops answering --------------------------------------
 
 
@@ -198,6 +295,50 @@ KINDS: Mapping[str, FaultKind] = {
         kind="fault",
         entity="nic",
         begin=_begin_nic,
+    ),
+    "link-down": FaultKind(
+        kind="fault",
+        entity="port",
+        begin=_begin_link_down,
+    ),
+    "memory-lost": FaultKind(
+        kind="fault",
+        entity="dimm",
+        begin=_begin_memory_lost,
+    ),
+    "leak": FaultKind(
+        kind="fault",
+        entity="detector",
+        draw=_draw_leak,
+        begin=_begin_leak,
+    ),
+    "debug-guest": FaultKind(
+        kind="fault",
+        entity="guest",
+        begin=_begin_debug,
+    ),
+    "link-blip": FaultKind(
+        kind="decoy",
+        entity="port",
+        draw=_draw_blip,
+        begin=_begin_blip,
+    ),
+    "memory-mended": FaultKind(
+        kind="decoy",
+        entity="dimm",
+        begin=_begin_memory_mended,
+    ),
+    "unit-hangs": FaultKind(
+        kind="decoy",
+        entity="cdu",
+        draw=_draw_hang,
+        hold=_hold_hang,
+        shows=lambda hall, _readings, target: _devices(hall).services[_cdu(hall, target)].hangs,
+    ),
+    "firmware-update": FaultKind(
+        kind="decoy",
+        entity="guest",
+        begin=_begin_update,
     ),
     "job-start": FaultKind(
         kind="decoy",

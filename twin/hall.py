@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from twin import physics
 from twin.plan import Draw, Plan
 from twin.syslog import KERNEL, Message
 from twin.workload import Activity, Floats, Workload
+
+if TYPE_CHECKING:
+    from twin.devices import Devices
 
 Answer: TypeAlias = Literal["serve", "hang", "refuse"]
 """What the exporter of a host does with a request."""
@@ -31,6 +34,8 @@ class Hall:
         self.plan = plan
         self.workload = Workload(plan)
         self.answers: list[Answer] = ["serve"] * len(plan.hosts)
+        self.devices: Devices | None = None
+        """What stands beside the GPUs, where the hall has it."""
         self._printed: list[list[Message]] = [[] for _ in plan.hosts]
 
         cdus = dict.fromkeys(host.cdu for host in plan.hosts)

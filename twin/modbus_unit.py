@@ -32,8 +32,9 @@ _REQUEST = struct.Struct(">HHHBBHH")
 class ModbusUnit:
     """Serve four tables of values by address, as long as the context is open; what is not in a table is illegal.
 
-    `coils`, `discrete`, `holding` and `input` may be changed at any time, as may `answering` and `exceptions`: the
-    code that a request is refused with, by an address in it. `requests` counts what was asked.
+    `coils`, `discrete`, `holding` and `input` may be changed at any time, as may `answering`, `busy_requests` (how many
+    requests are still refused as a busy unit does) and `exceptions`: the code that a request is refused with, by an
+    address in it. `requests` counts what was asked.
     """
 
     def __init__(self, *, unit_id: int = 1, port: int = 0) -> None:
@@ -43,6 +44,7 @@ class ModbusUnit:
         self.input: dict[int, int] = {}
         self.exceptions: dict[int, int] = {}
         self.answering: Answering = "serve"
+        self.busy_requests = 0
         self.requests = 0
         self._unit_id = unit_id
         self._server = _Server(("127.0.0.1", port), _Connection, bind_and_activate=False)
@@ -72,7 +74,8 @@ class ModbusUnit:
         return head + body
 
     def _body(self, function: int, address: int, count: int) -> bytes:
-        if self.answering == "busy":
+        if self.answering == "busy" or self.busy_requests:
+            self.busy_requests = max(0, self.busy_requests - 1)
             return bytes((function | 0x80, _BUSY))
         tables = {1: self.coils, 2: self.discrete, 3: self.holding, 4: self.input}
         if function not in tables:

@@ -18,6 +18,7 @@ DRIVER_VERSION = "580.105.08"
 NIC_SPEED_GBPS = 400
 # Bus numbers of the eight GPUs and therefore their order, as a real eight-way H100 host shows them.
 GPU_BUSES = ("53", "64", "75", "86", "97", "A8", "B9", "CA")
+LEAVES = ("leaf-1", "leaf-2")  # each with half of the rails
 NIC_BUSES = ("52", "63", "74", "85", "96", "a7", "b8", "c9")  # each behind the switch of its GPU
 
 
@@ -126,12 +127,22 @@ def inventory_yaml(plan: Plan) -> str:
     document = {
         "hall": plan.hall,
         "synthetic": True,
+        "loops": [
+            {"loop": _loop(cdu), "kind": "tcs", "cdu": cdu, "coolant": "pg25"}
+            for cdu in dict.fromkeys(host.cdu for host in plan.hosts)
+        ],
         "cdus": [{"cdu": cdu} for cdu in dict.fromkeys(host.cdu for host in plan.hosts)],
+        "leaves": [{"leaf": leaf} for leaf in LEAVES],
         "rows": [
             {
                 "row": row,
                 "racks": [
-                    {"rack": rack, "cdu": hosts[0].cdu, "hosts": [_host_entry(host) for host in hosts]}
+                    {
+                        "rack": rack,
+                        "cdu": hosts[0].cdu,
+                        "loop": _loop(hosts[0].cdu),
+                        "hosts": [_host_entry(host) for host in hosts],
+                    }
                     for rack, hosts in racks.items()
                 ],
             }
@@ -149,8 +160,28 @@ def _host_entry(host: Host) -> dict[str, object]:
             {"index": gpu.index, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id, "model": GPU_MODEL}
             for gpu in host.gpus
         ],
-        "nics": [{"nic": nic.name, "guid": nic.guid, "speed_gbps": NIC_SPEED_GBPS} for nic in host.nics],
+        "confidential": "snp",
+        "nics": [
+            {
+                "nic": nic.name,
+                "guid": nic.guid,
+                "speed_gbps": NIC_SPEED_GBPS,
+                "width": 4,
+                "rail": rail,
+                "leaf": leaf_of(rail),
+            }
+            for rail, nic in enumerate(host.nics)
+        ],
     }
+
+
+def leaf_of(rail: int) -> str:
+    """Return the leaf that the ports of a rail are connected to."""
+    return LEAVES[rail * len(LEAVES) // len(NIC_BUSES)]
+
+
+def _loop(cdu: str) -> str:
+    return f"loop-{cdu}"
 
 
 def _draw_host(rng: np.random.Generator, guids: Iterator[str], number: int, gpus: int) -> Host:

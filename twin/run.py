@@ -7,13 +7,19 @@ import threading
 from pathlib import Path
 
 from contract.clock import Clock
+from twin.devices import Devices
 from twin.exporter import Exporter, Naming
+from twin.faults import clear
 from twin.hall import Answer, Hall
-from twin.plan import Plan, draw_plan, inventory_yaml
+from twin.plan import Plan, inventory_yaml
+from twin.redfish import RedfishServers
 from twin.scenario import Scenario, Script
 from twin.sensors import Readings, read
 from twin.server import Exporters
 from twin.syslog import Syslogs
+
+BEGIN = "begin"
+"""A file of the run folder that somebody writes when all who are to watch do watch."""
 
 TICK_SECONDS = 1.0  # DCGM samples each second; a page shows the last sample
 
@@ -21,12 +27,31 @@ TICK_SECONDS = 1.0  # DCGM samples each second; a page shows the last sample
 class Twin:
     """A hall that moves only when told to. Deterministic for a plan, a scenario and a sequence of steps."""
 
-    def __init__(self, plan: Plan, scenario: Scenario, *, start_us: int, naming: Naming = "4.5") -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        scenario: Scenario,
+        *,
+        start_us: int,
+        naming: Naming = "4.5",
+        folder: Path | None = None,
+        hold: bool = False,
+    ) -> None:
+        """`folder` is where devices show themselves as files; without one there are GPUs alone.
+
+        With `hold` the time of the scenario stands until `begin` is called.
+        """
         self.plan = plan
         self.hall = Hall(plan)
+        if folder is not None:
+            self.hall.devices = Devices(plan, self.hall, folder, start_us)
         self.start_us = start_us
         self.elapsed_seconds = 0.0
-        self._script = Script(scenario, plan, start_us)
+        self._scenario = scenario
+        self._script: Script | None = None
+        self._begun_seconds = 0.0
+        if not hold:
+            self.begin()
         self._exporters = [Exporter(host, naming) for host in plan.hosts]
         self._syslogs = Syslogs(plan, start_us)
         self._position = {host.name: number for number, host in enumerate(plan.hosts)}
@@ -46,22 +71,33 @@ class Twin:
     @property
     def labels(self) -> list[dict[str, object]]:
         """The truth about every injection so far."""
-        return self._script.labels
+        return self._script.labels if self._script is not None else []
 
     @property
     def readings(self) -> Readings:
         """What the sensors read at the last step, in plan order."""
         return self._shown[0]
 
+    def begin(self) -> None:
+        """Let the time of the scenario begin now."""
+        self._script = Script(self._scenario, self.plan, self.now_us)
+        self._begun_seconds = self.elapsed_seconds
+
     def step(self, seconds: float) -> bool:
         """Advance the hall and take a new sample; return whether a label changed."""
         self.elapsed_seconds += seconds
-        self._script.apply(self.hall, self.elapsed_seconds)
+        clear(self.hall)
+        if self._script is not None:
+            self._script.apply(self.hall, self.elapsed_seconds - self._begun_seconds)
+        if self.hall.devices is not None:
+            self.hall.devices.step(self.hall, seconds, self.now_us)
         self.hall.advance(seconds)
         self._syslogs.step(seconds, self.now_us, self.hall.take_printed())
         readings = read(self.hall)
         self._shown = readings, self.hall.present.tolist()
-        return self._script.note(self.hall, readings, self.elapsed_seconds)
+        if self._script is None:
+            return False
+        return self._script.note(self.hall, readings, self.elapsed_seconds - self._begun_seconds)
 
     def page(self, host: str | int) -> bytes:
         """Return the exporter page of a host, by name or position, as of the last step."""
@@ -81,39 +117,61 @@ class Twin:
 
 def run_twin(
     folder: Path,
+    plan: Plan,
     *,
-    hosts: int,
-    seed: int,
     scenario: Scenario,
     clock: Clock,
     stop: threading.Event,
     base_port: int = 0,
     naming: Naming = "4.5",
+    hold: bool = False,
 ) -> None:
-    """Run a hall in real time until `stop` is set.
+    """Run a hall in real time until `stop` is set; with `hold` nothing is injected until there is a file `begin`.
 
-    `folder` receives `inventory.yaml`, `labels.json`, `syslog/HOST.log` and, once every exporter answers,
-    `endpoints.json`.
-    The scenario must have been drawn for `draw_plan(hosts=hosts, seed=seed)`.
+    `folder` receives `inventory.yaml`, `labels.json`, `syslog/HOST.log`, `hosts/HOST/` with what its kernel shows,
+    `evidence/HOST/`, `roots/` and, once every device answers, `endpoints.json`.
+    The scenario must have been drawn for the plan.
     """
-    twin = Twin(draw_plan(hosts=hosts, seed=seed), scenario, start_us=clock.now_us(), naming=naming)
-    _write_whole(folder / "inventory.yaml", inventory_yaml(twin.plan))
+    start_us = clock.now_us()
+    twin = Twin(plan, scenario, start_us=start_us, naming=naming, folder=folder, hold=hold)
+    hosts = len(plan.hosts)
+    assert twin.hall.devices is not None  # noqa: S101 - a folder was given
+    units = twin.hall.devices.services
+    _write_whole(folder / "inventory.yaml", inventory_yaml(plan))
     _write_whole(folder / "labels.json", _json(twin.labels))
-    names = [host.name for host in twin.plan.hosts]
+    names = [host.name for host in plan.hosts]
     logs = [folder / "syslog" / f"{name}.log" for name in names]
     (folder / "syslog").mkdir(exist_ok=True)
-    with Exporters(hosts, twin.page, base_port) as exporters:
+    with (
+        Exporters(hosts, twin.page, base_port) as exporters,
+        RedfishServers(list(units.values()), base_port + hosts if base_port else 0) as redfish,
+    ):
         _write_logs(twin, logs)
-        endpoints = [
-            {"host": name, "url": url, "syslog": str(log.relative_to(folder))}
-            for name, url, log in zip(names, exporters.urls, logs, strict=True)
-        ]
+        endpoints = {
+            "hosts": [
+                {
+                    "host": name,
+                    "exporter": url,
+                    "syslog": str(log.relative_to(folder)),
+                    "procfs": f"hosts/{name}/proc",
+                    "sysfs": f"hosts/{name}/sys",
+                }
+                for name, url, log in zip(names, exporters.urls, logs, strict=True)
+            ],
+            "units": [
+                {"equipment": name, "redfish": url} for name, url in zip(units, redfish.urls, strict=True)
+            ],
+        }
         _write_whole(folder / "endpoints.json", _json(endpoints))
         begin = last = clock.monotonic()
         ticks = 0
         while not clock.wait(stop, begin + (ticks + 1) * TICK_SECONDS - clock.monotonic()):
             now = clock.monotonic()
-            changed = twin.step(now - last)
+            begins = hold and (folder / BEGIN).exists()
+            if begins:
+                hold = False
+                twin.begin()
+            changed = twin.step(now - last) or begins
             last = now
             ticks = round((now - begin) / TICK_SECONDS)  # a late tick is not made up for by a hurried one
             exporters.follow(twin.answers)

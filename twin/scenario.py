@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from twin.faults import KINDS, Magnitude, Target, clear
+from twin.cdu import LEAKING_DETECTOR_PATH
+from twin.faults import KINDS, Magnitude, Target
 from twin.hall import Hall
+from twin.host_tree import DIMMS
 from twin.plan import Draw, Plan
 from twin.sensors import Readings
 
@@ -64,10 +66,23 @@ _DEMO_LOG_ONSETS = {
     "forged-xid": (18.0, 35.0),
 }
 """What only a log shows: it may strike a host to which something else happens."""
+_DEMO_DEVICE_ONSETS = {
+    "link-down": (6.0, 12.0),
+    "leak": (10.0, 20.0),
+    "memory-lost": (10.0, 25.0),
+    "debug-guest": (12.0, 25.0),
+    "link-blip": (12.0, 30.0),
+    "memory-mended": (12.0, 30.0),
+    "unit-hangs": (22.0, 35.0),
+    "firmware-update": (15.0, 30.0),
+}
+"""What devices beside the GPUs show. A fault and what looks like it strike two different hosts."""
 
 
-def draw_demo_scenario(plan: Plan, seed: int) -> Scenario:
+def draw_demo_scenario(plan: Plan, seed: int, *, devices: bool = True) -> Scenario:
     """Draw one of each fault and decoy; those that exporters show, on five different hosts.
+
+    Without `devices`, only what a hall of GPUs alone can have.
 
     The hot GPU is of another job than the lost one and the one without its link, so that their loss does not cool it.
     """
@@ -93,7 +108,21 @@ def draw_demo_scenario(plan: Plan, seed: int) -> Scenario:
     logged = [
         _draw_injection(rng, plan, name, hosts[name], onset) for name, onset in _DEMO_LOG_ONSETS.items()
     ]
-    return Scenario(injections=(*shown, *logged))
+    beside = _draw_on_devices(rng, plan) if devices else []
+    return Scenario(injections=(*shown, *logged, *beside))
+
+
+def _draw_on_devices(rng: np.random.Generator, plan: Plan) -> list[Injection]:
+    drawn = []
+    for fault, decoy in (
+        ("link-down", "link-blip"),
+        ("memory-lost", "memory-mended"),
+        ("leak", "unit-hangs"),
+        ("debug-guest", "firmware-update"),
+    ):
+        for name, host in zip((fault, decoy), rng.choice(len(plan.hosts), 2, replace=False), strict=True):
+            drawn.append(_draw_injection(rng, plan, name, int(host), _DEMO_DEVICE_ONSETS[name]))
+    return drawn
 
 
 def _draw_injection(
@@ -103,7 +132,9 @@ def _draw_injection(
         name=name,
         host=plan.hosts[host].name,
         onset_seconds=float(rng.uniform(*onset)),
-        gpu_index=0 if KINDS[name].entity == "host" else int(rng.integers(plan.gpus_per_host)),
+        gpu_index=0
+        if KINDS[name].entity in ("host", "guest", "cdu", "detector")
+        else int(rng.integers(plan.gpus_per_host)),
         magnitude=KINDS[name].draw(rng),
     )
 
@@ -121,8 +152,7 @@ class Script:
         return [asdict(act.label) for act in self._acts]
 
     def apply(self, hall: Hall, elapsed_seconds: float) -> None:
-        """Do to the hall what the scenario wants at this time of the run."""
-        clear(hall)
+        """Do to the hall what the scenario wants at this time of the run; what lasts no longer was cleared before."""
         for act in self._acts:
             act.apply(hall, elapsed_seconds)
 
@@ -184,5 +214,15 @@ def _entity(plan: Plan, kind: str, injection: Injection) -> str:
             return host.gpus[injection.gpu_index].uuid
         case "nic":
             return f"{host.name}/{host.nics[injection.gpu_index].pci_bus_id}"
+        case "port":
+            return f"{host.nics[injection.gpu_index].guid}/1"
+        case "dimm":
+            return f"{host.name}/{DIMMS[injection.gpu_index]}"
+        case "detector":
+            return f"{host.cdu}/{LEAKING_DETECTOR_PATH}"
+        case "cdu":
+            return host.cdu
+        case "guest":
+            return f"{host.name}/snp"
         case _:
             return host.name

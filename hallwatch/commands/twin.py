@@ -36,12 +36,13 @@ def twin() -> None:
     help="The same seed is the same hall and faults.",
 )
 @click.option("--quiet", is_flag=True, help="Inject nothing; a hall of fewer than 5 hosts needs it.")
+@click.option("--hold", is_flag=True, help="Inject nothing until there is a file `begin` in the folder.")
 @click.option(
     "--base-port",
     type=click.IntRange(0, 65_535),
     default=0,
     show_default=True,
-    help="Port of the first host's page, the others follow; 0 = any free ports.",
+    help="Port of the first host's page, those of other hosts and of coolant units follow; 0 = any free ports.",
 )
 @click.option(
     "--naming",
@@ -50,24 +51,28 @@ def twin() -> None:
     show_default=True,
     help="Metric names of which DCGM release.",
 )
-def run(folder: Path, hosts: int, seed: int, quiet: bool, base_port: int, naming: str) -> None:
-    """Serve one dcgm-exporter page per host on loopback until Ctrl-C; in the first minute, inject five faults.
+def run(folder: Path, hosts: int, seed: int, quiet: bool, hold: bool, base_port: int, naming: str) -> None:
+    """Be a hall until Ctrl-C; in the first minute, inject nine faults and eight things that only look like one.
 
-    Writes inventory.yaml (the hall's map), endpoints.json (where the pages and logs are), syslog/ (a log per host)
-    and labels.json (what was injected, the truth to score against) into the folder. The hall's name is demo, and
-    it is synthetic.
+    On the loopback it serves a dcgm-exporter page per host and a Redfish service per coolant unit. Into the folder it
+    writes inventory.yaml (the hall's map), endpoints.json (where all the rest is), syslog/ (a log per host), hosts/
+    (what the kernel of each shows in /proc and /sys), evidence/ and roots/ (what secure processors sign, and with
+    what that is checked) and labels.json (what was injected, the truth to score against). The hall's name is demo,
+    and it is synthetic.
     """
     from twin.plan import draw_plan
     from twin.run import run_twin
     from twin.scenario import Scenario, draw_demo_scenario
 
     set_up_logging()
-    if base_port + hosts - 1 > 65_535:
-        raise click.UsageError(f"{hosts} hosts need ports {base_port} to {base_port + hosts - 1}: too high")
-    try:
-        scenario = (
-            Scenario(injections=()) if quiet else draw_demo_scenario(draw_plan(hosts=hosts, seed=seed), seed)
+    plan = draw_plan(hosts=hosts, seed=seed)
+    last_port = base_port + hosts + len({host.cdu for host in plan.hosts}) - 1
+    if last_port > 65_535:
+        raise click.UsageError(
+            f"{hosts} hosts and their coolant units need ports {base_port} to {last_port}: too high"
         )
+    try:
+        scenario = Scenario(injections=()) if quiet else draw_demo_scenario(plan, seed)
     except ValueError as error:
         raise click.UsageError(f"{error}; say --quiet to inject nothing") from error
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,11 +82,11 @@ def run(folder: Path, hosts: int, seed: int, quiet: bool, base_port: int, naming
         )
     run_twin(
         folder,
-        hosts=hosts,
-        seed=seed,
+        plan,
         scenario=scenario,
         clock=SystemClock(),
         stop=stop_on_signals(),
         base_port=base_port,
         naming="4.6" if naming == "4.6" else "4.5",
+        hold=hold,
     )

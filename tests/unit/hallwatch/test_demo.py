@@ -14,12 +14,17 @@ from contract.errors import ConfigError
 from contract.streams.alerts import ALERTS
 from contract.testing import FakeClock, example_rows
 from hallwatch.alertwatch import AlertWatch, Found
-from hallwatch.demo import demo_config, judge
+from hallwatch.demo import judge
+from hallwatch.democonfig import Endpoints, hall_config, probe_config
 from hallwatch.freshfolder import MARKER, fresh_folder
+from ingest.runner import read_tables
 
 HOT: dict[str, Any] = {"name": "thermal", "kind": "fault", "entity": "GPU-1", "host": "h1", "shown_us": 5}
 LOST: dict[str, Any] = {"name": "xid79", "kind": "fault", "entity": "GPU-2", "host": "h2", "shown_us": 6}
 START: dict[str, Any] = {"name": "job-start", "kind": "decoy", "entity": "h3", "host": "h3", "shown_us": 7}
+
+
+HOST_COLLECTORS = ("gpu-dcgm", "gpu-kernel-log", "fabric-ports", "host")
 
 
 def alert(rule: str, entity: str) -> Found:
@@ -66,23 +71,34 @@ def test_a_run_without_faults_proves_nothing() -> None:
 
 
 def test_the_configuration_it_writes_is_one_a_person_could_have_written(tmp_path: Path) -> None:
-    path = tmp_path / "hallwatch.toml"
-    path.write_text(
-        demo_config([{"host": "h1", "url": "http://127.0.0.1:1/metrics", "syslog": "syslog/h1.log"}])
+    found = Endpoints(
+        hosts=[
+            {
+                "host": name,
+                "exporter": "http://127.0.0.1:1/metrics",
+                "syslog": f"syslog/{name}.log",
+                "procfs": f"hosts/{name}/proc",
+                "sysfs": f"hosts/{name}/sys",
+            }
+            for name in ("h1", "h2")
+        ],
+        units=[{"equipment": "cdu-1", "redfish": "http://127.0.0.1:2"}],
     )
+    path = tmp_path / "hallwatch.toml"
+    path.write_text(hall_config(found))
     config = load_config(path, {})
     assert config.hall.synthetic
     assert config.hall.inventory == tmp_path / "twin" / "inventory.yaml"
-    assert config.ingest.collectors == (
-        {"collector": "gpu-dcgm", "host": "h1", "url": "http://127.0.0.1:1/metrics"},
-        {
-            "collector": "gpu-kernel-log",
-            "host": "h1",
-            "source": "file",
-            "path": str(tmp_path / "twin/syslog/h1.log"),
-            "start": "beginning",
-        },
-    )
+    sources = read_tables(config)
+    assert list(sources) == [
+        "inventory@demo/main",
+        *(f"{collector}@{host}/main" for host in ("h1", "h2") for collector in HOST_COLLECTORS),
+        "coolant-redfish@cdu-1/main",
+        "attest-import@demo/main",
+    ]
+    assert dict(sources["fabric-ports@h1/main"][1])["sysfs_root"] == tmp_path / "twin/hosts/h1/sys"
+    path.write_text(probe_config(found))
+    assert list(read_tables(load_config(path, {}))) == ["fabric-mesh@h1/main", "fabric-responder@h2/main"]
 
 
 def test_only_a_folder_that_a_demo_made_is_emptied(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hallwatch.cli import main
     ("arguments", "words"),
     [
         (["--hosts", "2"], "5 hosts or more"),
-        (["--hosts", "3", "--quiet", "--base-port", "65534"], "ports 65534 to 65536"),
+        (["--hosts", "3", "--quiet", "--base-port", "65534"], "need ports 65534 to 65537"),
         (["--seed", "-1"], "--seed"),
         (["--base-port", "-1"], "--base-port"),
     ],

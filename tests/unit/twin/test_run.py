@@ -30,9 +30,14 @@ class StoppingClock(FakeClock):
         return super().wait(event, seconds)
 
 
-def run(folder, scenario, waits, look=lambda: None):
+def run(folder, scenario, waits, look=lambda: None, *, hold=False):
     run_twin(
-        folder, hosts=8, seed=3, scenario=scenario, clock=StoppingClock(waits, look), stop=threading.Event()
+        folder,
+        draw_plan(seed=3),
+        scenario=scenario,
+        clock=StoppingClock(waits, look),
+        stop=threading.Event(),
+        hold=hold,
     )
 
 
@@ -42,16 +47,19 @@ def test_a_run_writes_the_map_the_addresses_and_the_truth(tmp_path):
     run(tmp_path, draw_demo_scenario(plan, 3), 75)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "endpoints.json",
+        "evidence",
+        "hosts",
         "inventory.yaml",
         "labels.json",
+        "roots",
         "syslog",
     ]
     inventory = yaml.safe_load((tmp_path / "inventory.yaml").read_text())
     assert inventory["rows"][0]["racks"][0]["hosts"][0]["host"] == plan.hosts[0].name
     endpoints = json.loads((tmp_path / "endpoints.json").read_text())
-    assert [entry["host"] for entry in endpoints] == [host.name for host in plan.hosts]
+    assert [entry["host"] for entry in endpoints["hosts"]] == [host.name for host in plan.hosts]
     labels = json.loads((tmp_path / "labels.json").read_text())
-    assert len(labels) == 9
+    assert len(labels) == 17
     assert all(label["onset_us"] <= label["shown_us"] <= start_us + 75_000_000 for label in labels)
     assert {label["kind"] for label in labels} == {"fault", "decoy"}
 
@@ -59,7 +67,9 @@ def test_a_run_writes_the_map_the_addresses_and_the_truth(tmp_path):
 def test_every_host_has_a_log_and_its_address_says_where(tmp_path):
     plan = draw_plan(seed=3)
     run(tmp_path, draw_demo_scenario(plan, 3), 75)
-    for host, entry in zip(plan.hosts, json.loads((tmp_path / "endpoints.json").read_text()), strict=True):
+    for host, entry in zip(
+        plan.hosts, json.loads((tmp_path / "endpoints.json").read_text())["hosts"], strict=True
+    ):
         log = (tmp_path / entry["syslog"]).read_text()
         assert log.endswith("\n")
         assert all(f" {host.name} " in line for line in log.splitlines())
@@ -72,14 +82,14 @@ def test_the_truth_is_readable_from_the_first_moment(tmp_path):
     seen = []
     plan = draw_plan(seed=3)
     run(tmp_path, draw_demo_scenario(plan, 3), 0, lambda: seen.append((tmp_path / "labels.json").read_text()))
-    assert [label["shown_us"] for label in json.loads(seen[0])] == [None] * 9
+    assert [label["shown_us"] for label in json.loads(seen[0])] == [None] * 17
 
 
 def test_a_page_follows_the_twins_time_second_by_second(tmp_path):
     pages = []
 
     def look():
-        url = json.loads((tmp_path / "endpoints.json").read_text())[0]["url"]
+        url = json.loads((tmp_path / "endpoints.json").read_text())["hosts"][0]["exporter"]
         pages.append(httpx.get(url).text)
 
     run(tmp_path, Scenario(), 3, look)
@@ -89,6 +99,27 @@ def test_a_page_follows_the_twins_time_second_by_second(tmp_path):
 
 def test_the_exporters_are_gone_after_the_run(tmp_path):
     run(tmp_path, Scenario(), 1)
-    for endpoint in json.loads((tmp_path / "endpoints.json").read_text()):
+    endpoints = json.loads((tmp_path / "endpoints.json").read_text())
+    urls = [host["exporter"] for host in endpoints["hosts"]] + [
+        unit["redfish"] for unit in endpoints["units"]
+    ]
+    assert len(urls) == 10
+    for url in urls:
         with pytest.raises(httpx.ConnectError):
-            httpx.get(endpoint["url"])
+            httpx.get(url)
+
+
+def test_what_is_held_begins_when_everybody_watches(tmp_path):
+    labels = []
+
+    def look():
+        labels.append(json.loads((tmp_path / "labels.json").read_text()))
+        if len(labels) == 30:
+            (tmp_path / "begin").touch()
+
+    plan = draw_plan(seed=3)
+    start_us = FakeClock().now_us()
+    run(tmp_path, draw_demo_scenario(plan, 3), 40, look, hold=True)
+    assert labels[29] == []
+    assert len(labels[-1]) == 17
+    assert min(label["onset_us"] for label in labels[-1]) > start_us + 30_000_000

@@ -15,7 +15,7 @@ RUN_SECONDS = 75
 @pytest.mark.parametrize("seed", range(12))
 def test_all_effects_of_a_demo_are_held_long_enough(seed):
     plan = draw_plan(seed=seed)
-    scenario = draw_demo_scenario(plan, seed)
+    scenario = draw_demo_scenario(plan, seed, devices=False)
     twin = Twin(plan, scenario, start_us=0)
     hot = next(number for number, gpu in enumerate(plan.gpus) if gpu.uuid == twin.labels[0]["entity"])
     margins = []
@@ -40,7 +40,7 @@ def test_all_effects_of_a_demo_are_held_long_enough(seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_a_demo_strikes_five_different_hosts(seed):
     plan = draw_plan(seed=seed)
-    injections = draw_demo_scenario(plan, seed).injections
+    injections = draw_demo_scenario(plan, seed, devices=False).injections
     assert len({injection.host for injection in injections[:5]}) == 5
     assert [injection.name for injection in injections] == [
         "thermal",
@@ -68,7 +68,7 @@ def test_a_hall_too_small_for_a_demo_says_so():
 
 def test_two_runs_of_one_seed_show_the_same_pages_and_labels():
     plan = draw_plan(seed=2)
-    first, second = (Twin(plan, draw_demo_scenario(plan, 2), start_us=7) for _ in range(2))
+    first, second = (Twin(plan, draw_demo_scenario(plan, 2, devices=False), start_us=7) for _ in range(2))
     for seconds in [1.0, 0.7, 1.3, *[1.0] * 40]:
         first.step(seconds)
         second.step(seconds)
