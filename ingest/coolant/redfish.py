@@ -14,8 +14,12 @@ from ingest.coolant.loops import LoopMemory
 from ingest.coolant.redfish_changes import Changes
 from ingest.coolant.redfish_client import RedfishClient, RedfishConfig, checked_path
 from ingest.coolant.redfish_detectors import Detectors
+from ingest.coolant.redfish_folder import RedfishFolder
 from ingest.coolant.redfish_rows import RowMaker
 from ingest.coolant.redfish_walk import Found, Walker
+
+MAX_RECORDED = 20_000
+"""A recording costs no device anything."""
 
 
 @collector(
@@ -63,13 +67,17 @@ class RedfishCollector:
 
     def collect(self, now_us: int) -> Reading:
         self._client.start()
-        found = self._walker.walk(now_us)
-        if not found.documents:
-            raise found.error or CollectError("no_data", "there is neither a coolant unit nor a detector")
-        return self.read(found, now_us)
+        return self.read(self._walker.walk(now_us), now_us)
+
+    def read_folder(self, folder: RedfishFolder, now_us: int) -> Reading:
+        """Turn a recorded service into rows; raise CollectError where it holds nothing of coolant."""
+        walker = Walker(folder, max_documents=MAX_RECORDED, cited_sensors=True)
+        return self.read(walker.walk(now_us), now_us)
 
     def read(self, found: Found, now_us: int) -> Reading:
-        """Turn documents into rows."""
+        """Turn documents into rows; raise CollectError where there are none."""
+        if not found.documents:
+            raise found.error or CollectError("no_data", "there is neither a coolant unit nor a detector")
         maker = RowMaker(found)
         readings, power = maker.readings(), list(maker.power())
         leaks, leak_events = self._detectors.look(found, now_us)

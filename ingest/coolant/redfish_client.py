@@ -28,6 +28,8 @@ _log = Log("ingest")
 ROOT = "/redfish/v1/"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
 
+MISSING = frozenset({404, 410})
+
 _PATH = re.compile(r"/(?!/)[!-~]{0,1023}", re.ASCII)
 """An address on the same server, and nothing that could end a line of the request."""
 
@@ -69,6 +71,9 @@ class RedfishConfig(EquipmentConfig, LoopConfig):
         description="Read the sensors that readings come from as well: their limits, and whether they agree.",
     )
     max_document_bytes: int = Field(default=1_048_576, gt=0, description="A larger document is an error.")
+    max_reading_bytes: int = Field(
+        default=33_554_432, gt=0, description="A reading takes no more than so much in all."
+    )
     max_documents: int = Field(
         default=1_000, gt=0, le=20_000, description="A reading asks for no more than so many."
     )
@@ -84,6 +89,13 @@ class RedfishConfig(EquipmentConfig, LoopConfig):
                 "plain_password: the password would be sent without TLS; use https, or set it true"
             )
         return self
+
+
+class NotThere(CollectError):
+    """The service has no document at that address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__("bad_status", f"{address}: there is no such document")
 
 
 class RedfishClient:
@@ -102,6 +114,8 @@ class RedfishClient:
         self._user = config.username
         self._password = "" if config.password_file is None else _read_secret(config.password_file)
         self._basic = config.auth == "basic"
+        self._max_bytes = config.max_reading_bytes
+        self._bytes = 0
         self._token: str | None = None
         self.session: str | None = None
         """Address of the session that is open, so that a later process can close what this one leaves behind."""
@@ -116,19 +130,26 @@ class RedfishClient:
     def start(self) -> None:
         """Begin a round: from now on everything must be over within the timeout."""
         self._site.start()
-        self.refused = 0
+        self.refused = self._bytes = 0
         self._renewed = False
 
     def get(self, path: str) -> dict[str, Any]:
         """Return a document.
 
-        Raises CollectError: unreachable, timeout, too_large, unreadable, bad_status.
+        Raises NotThere, or CollectError: unreachable, timeout, too_large, unreadable, bad_status.
         """
+        if self._bytes > self._max_bytes:
+            raise CollectError(
+                "too_large", f"{self._where}: more than {self._max_bytes} bytes in one reading"
+            )
         answer = self._site.ask("GET", path, self._credentials())
         if answer.status == 401 and self._token is not None and not self._renewed:
             self._renewed = True
             self._forget_session()  # it expired, or the service restarted
             answer = self._site.ask("GET", path, self._credentials())
+        self._bytes += len(answer.body)
+        if answer.status in MISSING:
+            raise NotThere(self._where + path)
         if answer.status != 200:
             raise CollectError("bad_status", f"{self._where}{path}: status {answer.status} where 200 belongs")
         return self._document(path, answer)

@@ -6,11 +6,12 @@ newer services deprecate and GB200 trays serve. A chassis may link the same dete
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ingest.coolant.leak import LeakMemory, LeakState, judge, worst
+from ingest.coolant.leak import MAX_DETECTORS, LeakMemory, LeakState, judge, worst
 from ingest.coolant.readings import Row, as_number, reading
 from ingest.coolant.redfish_client import checked_path
 from ingest.coolant.redfish_rows import component_of, health_of, state_of, text_of
@@ -89,7 +90,8 @@ class Detectors:
     def _sightings(self, found: Found) -> list[Sighting]:
         """Return each detector once; where forms disagree the worse counts, and both are told."""
         merged: dict[str, Sighting] = {}
-        seen = [s for task, document in found.documents for s in _sighted(found, task, document)]
+        told = (s for task, document in found.documents for s in _sighted(found, task, document))
+        seen = list(itertools.islice(told, MAX_DETECTORS))
         lost = [s for task, reason in found.failed.values() for s in _lost(found, task, reason)]
         read = {sighting.name for sighting in seen}
         for sighting in [*seen, *(s for s in lost if s.name not in read)]:

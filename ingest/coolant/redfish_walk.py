@@ -11,10 +11,10 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from contract.errors import CollectError
-from ingest.coolant.redfish_client import ROOT, RedfishClient, checked_path
+from ingest.coolant.redfish_client import ROOT, NotThere, checked_path
 
 KEPT_US = 600_000_000
 """How long the way to the documents is kept: what a unit is made of seldom changes."""
@@ -154,11 +154,19 @@ class Found:
         return counts
 
 
+class Documents(Protocol):
+    """Whatever has the documents of a service."""
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return a document; raise NotThere, or CollectError."""
+        ...
+
+
 class Walker:
     """Walks through a service reading after reading, and remembers the way."""
 
-    def __init__(self, client: RedfishClient, *, max_documents: int, cited_sensors: bool) -> None:
-        self._client = client
+    def __init__(self, documents: Documents, *, max_documents: int, cited_sensors: bool) -> None:
+        self._documents = documents
         self._max_documents = max_documents
         self._cited_sensors = cited_sensors
         self._kept: dict[str, tuple[int, tuple[Task, ...]]] = {}
@@ -195,7 +203,7 @@ class Walker:
                 continue
             asked += 1
             try:
-                document = self._client.get(task.path)
+                document = self._documents.get(task.path)
             except CollectError as error:
                 given_up = given_up + 1 if error.reason == "unreachable" else 0
                 self._fail(found, task, error, now_us)
@@ -211,7 +219,7 @@ class Walker:
         return found
 
     def _fail(self, found: Found, task: Task, error: CollectError, now_us: int) -> None:
-        dead = error.reason == "bad_status" and any(f"status {code} " in str(error) for code in (404, 410))
+        dead = isinstance(error, NotThere)
         found.failed[task.path] = task, "dead_link" if dead else error.reason
         if found.error is None and not task.unlinked:
             found.error = error

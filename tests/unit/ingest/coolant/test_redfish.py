@@ -1,6 +1,7 @@
 """What a Redfish service says, as rows: readings, detectors, changes; and services that are odd or have no end."""
 
 import copy
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 
 from contract.errors import CollectError
 from contract.streams.coolant import COOLANT_EVENTS, COOLANT_READINGS, POWER_READINGS
-from ingest.coolant.leak import LOST_AFTER_US
+from ingest.coolant.leak import LOST_AFTER_US, MAX_DETECTORS
+from ingest.coolant.redfish_folder import RedfishFolder
 from ingest.coolant.redfish_walk import MAX_PAGES
 from ingest.coolant.testing import ROOT, below, fake_redfish, links, members, points
 from ingest.registry import read_table
@@ -196,6 +198,24 @@ def test_a_collection_of_a_million_members_costs_no_more_requests_than_allowed(s
     reading = collector.collect(NOW)
     assert len(service.asked) == 40
     assert reading.rejected["too_many"] > 0
+
+
+def test_a_unit_that_has_ever_more_to_say_is_heard_up_to_a_bound(served):
+    documents = unit(Pumps={})
+    documents[f"{UNIT}/Pumps"] = members(*(f"{UNIT}/Pumps/{n}" for n in range(20)))
+    documents |= {f"{UNIT}/Pumps/{n}": {"Oem": "x" * 10_000} for n in range(20)}
+    collector, service = served(documents, max_reading_bytes=50_000)
+    reading = collector.collect(NOW)
+    assert reading.rejected["too_large"] > 10
+    assert sum("/Pumps/" in line for line in service.asked) <= 5
+
+
+def test_a_unit_that_lists_a_crowd_of_detectors_is_cut_at_a_bound(served):
+    documents = with_detectors()
+    crowd = [{"DeviceName": f"d{n}", "DetectorState": "OK"} for n in range(MAX_DETECTORS + 10)]
+    documents[f"{UNIT}/LeakDetection"]["LeakDetectorGroups"] = [{"Detectors": crowd}]
+    collector, _ = served(documents)
+    assert len(leaks(collector.collect(NOW))) == MAX_DETECTORS
 
 
 def test_members_listed_twice_and_one_member_id_under_two_addresses(served):
@@ -404,6 +424,22 @@ def test_a_unit_that_is_too_slow_tells_of_leaks_first_and_of_the_rest_in_turn(se
         pumps |= {key[0] for key in points(reading) if key[1] == "pump_speed"}
     assert len(pumps) == 6
     assert reasons <= {"timeout", "out_of_time"}
+
+
+def test_a_recorded_folder_may_hold_what_is_no_document(tmp_path):
+    with pytest.raises(CollectError) as caught:
+        RedfishFolder(tmp_path)
+    assert caught.value.reason == "no_data"
+    tray = f"{ROOT}/Chassis/1/LeakDetectors/Tray"
+    (tmp_path / "a.json").write_text(json.dumps({"@odata.id": tray} | WET))
+    (tmp_path / "b.json").write_text("{")
+    (tmp_path / "c.json").write_text("[]")
+    (tmp_path / "d.json").write_text('{"@odata.id": "http://elsewhere.example/redfish/v1/Chassis"}')
+    reading = fake_redfish("http://127.0.0.1:1").read_folder(RedfishFolder(tmp_path), NOW)
+    assert leaks(reading) == {"Tray": "leak"}
+    (tmp_path / "a.json").write_text(json.dumps({"@odata.id": f"{ROOT}/Systems/1"}))
+    with pytest.raises(CollectError, match="neither a coolant unit nor a detector"):
+        fake_redfish("http://127.0.0.1:1").read_folder(RedfishFolder(tmp_path), NOW)
 
 
 BOGUS = st.recursive(
