@@ -50,6 +50,7 @@ def measure() -> list[BenchRow]:
     return [
         _row("verify an SNP report, chain known", 0.6, *known),
         _row("verify an SNP report, chain new", 0.3, *new),
+        *measure_nitro(),
     ]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench import BenchRow
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITES = ("scrape", "bus", "kernel", "collectors", "sizes", "sink", "freshness", "engine")
+SUITES = ("scrape", "bus", "kernel", "attest", "mesh", "collectors", "sizes", "sink", "freshness", "engine")
 """Modules beside this one; each has `measure() -> list[BenchRow]`."""
 
 HEAD = """# Benchmarks
