@@ -96,6 +96,8 @@ class LeakMemory:
 
     def silent(self, now_us: int) -> list[str]:
         """Return detectors that were not heard of for longer than `LOST_AFTER_US`, and are not retired."""
+        for known in self._known.values():
+            known.heard_us = min(known.heard_us, now_us)  # the clock may have been set back
         return [
             name
             for name, known in self._known.items()

@@ -175,7 +175,7 @@ class Walker:
 
     def walk(self, now_us: int) -> Found:
         """Read what there is to read, until all is read, the time is over or the service is gone."""
-        self._kept = {path: kept for path, kept in self._kept.items() if now_us < kept[0]}
+        self._kept = {p: kept for p, kept in self._kept.items() if now_us < kept[0] <= now_us + KEPT_US}
         found, seen, numbers = Found(owners=self._owners), set[str](), itertools.count()
         heap: list[tuple[int, int, int, Task]] = []
         asked = given_up = 0

@@ -91,6 +91,14 @@ def test_a_detector_is_silent_after_200_s_until_it_is_heard_again():
     assert memory.silent(late) == []
 
 
+def test_a_clock_that_is_set_back_hides_no_silence():
+    memory = LeakMemory()
+    memory.note("a", "dry", NOW)
+    back = NOW - 86_400_000_000
+    assert memory.silent(back) == []
+    assert memory.silent(back + LOST_AFTER_US + 1) == ["a"]
+
+
 def test_what_was_wet_is_still_known_after_a_restart():
     memory, other = LeakMemory(), LeakMemory()
     memory.note("a", "leak", NOW, "Tray")

@@ -218,6 +218,19 @@ def test_a_unit_that_lists_a_crowd_of_detectors_is_cut_at_a_bound(served):
     assert len(leaks(collector.collect(NOW))) == MAX_DETECTORS
 
 
+@pytest.mark.parametrize(
+    "later", [700_000_000, -86_400_000_000], ids=["after ten minutes", "after a clock set back"]
+)
+def test_a_part_that_is_added_is_found_when_the_way_is_walked_anew(served, later):
+    documents = unit(Pumps={"PumpSpeedPercent": {"Reading": 40}})
+    collector, _ = served(documents)
+    collector.collect(NOW)
+    documents[f"{UNIT}/Pumps"] = members(f"{UNIT}/Pumps/1", f"{UNIT}/Pumps/2")
+    documents[f"{UNIT}/Pumps/2"] = {"PumpSpeedPercent": {"Reading": 50}}
+    assert ("CDUs/1/Pumps/2", "pump_speed", "measured") not in points(collector.collect(NOW + TICK))
+    assert ("CDUs/1/Pumps/2", "pump_speed", "measured") in points(collector.collect(NOW + later))
+
+
 def test_members_listed_twice_and_one_member_id_under_two_addresses(served):
     documents = unit(Pumps={"Id": "1", "PumpSpeedPercent": {"Reading": 40}})
     documents[f"{UNIT}/Pumps"] = members(f"{UNIT}/Pumps/1", f"{UNIT}/Pumps/1", f"{UNIT}/Pumps/2")
