@@ -22,6 +22,10 @@ def rise(before: int | None, now: int | None, *, reset: bool = False) -> int:
     return now if reset or now < before else now - before
 
 
+MAX_KEPT = 4_096
+"""Devices remembered per host; more are remains of addresses that nobody has any more."""
+
+
 @dataclass(slots=True)
 class Window:
     """How many errors there were in the last while, to a hundredth of it."""

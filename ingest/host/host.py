@@ -119,28 +119,30 @@ class HostCollector:
         self._clock: ClockState | None = None
         self._synchronised: bool | None = None
         self._boot_id: str | None = None
+        self._restarted = False
+        """Since devices were last seen."""
         self._dimm_rows, self._pcie_rows = _Changes("dimm"), _Changes("device")
 
     def collect(self, now_us: int) -> Reading:
         self._procfs.begin()
         self._sysfs.begin()
         sample = self._boot() | self._processors.read() | memory.usage(self._procfs)
-        modules, devices = self._edac.modules(), self._bus.devices()
+        modules, errors, devices = self._edac.modules(), self._edac.totals(), self._bus.devices()
         if not any(value is not None for value in sample.values()) and not modules and devices is None:
             raise CollectError("no_data", "neither /proc nor /sys tells anything")
         if self._clock_due.at(now_us):
             self._clock = self._timekeeper.state()
 
+        # From here on nothing is read: a reading that fails has changed nothing that is remembered.
         events = list(self._reboot(sample))
-        restarted = bool(events)
         events += [*self._modules.see(modules, now_us), *self._clock_change()]
         pcie: list[dict[str, Any]] = []
         if devices is not None:
             events += self._devices.see(devices, now_us)
-            told, pcie = self._presence(devices, now_us, restarted=restarted)
+            told, pcie = self._presence(devices, now_us)
             events += told
             sample |= _totals(pcie)
-        sample |= self._edac.totals() | (self._clock.columns() if self._clock is not None else {})
+        sample |= errors | (self._clock.columns() if self._clock is not None else {})
         dimms = [self._modules.row(module, now_us) for module in modules]
         rows = (
             (HOST_SAMPLES, [sample]),
@@ -201,6 +203,7 @@ class HostCollector:
         self._boot_id = boot_id
         if before is None or before == boot_id:
             return
+        self._restarted = True
         self._modules.restart()
         self._devices.restart()
         event = {
@@ -220,10 +223,11 @@ class HostCollector:
             yield {"event": event, "severity": "info", "detail": self._clock.source}
 
     def _presence(
-        self, devices: Mapping[str, Device], now_us: int, *, restarted: bool
+        self, devices: Mapping[str, Device], now_us: int
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return events of devices that went or came, and the rows of all that are there or should be."""
         events, rows = [], [self._devices.row(device, now_us) for device in devices.values()]
+        restarted, self._restarted = self._restarted, False
         for change, name, device_class in self._expected.see(
             devices, self._bus.listed, now_us, restarted=restarted
         ):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingest.host.counts import DAY_SECONDS, ErrorCount, Window
+from ingest.host.counts import DAY_SECONDS, MAX_KEPT, ErrorCount, Window
 from ingest.host.figures import read_count, to_count
 from ingest.sysfs import KernelTree
 
@@ -175,6 +175,10 @@ class ModuleHistory:
                 if told:
                     yield _event(kind, module, told)
         self._ages = {_controller(m): m.reset_age_seconds for m in modules if m.reset_age_seconds is not None}
+        for counts in (self._corrected, self._uncorrected):
+            if len(counts) > MAX_KEPT:
+                for name in counts.keys() - {module.name for module in modules}:
+                    del counts[name]
 
     def row(self, module: Module, now_us: int) -> dict[str, Any]:
         """Return the row of a module that was seen."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from ingest.host.counts import HOUR_SECONDS, ErrorCount, Window
+from ingest.host.counts import HOUR_SECONDS, MAX_KEPT, ErrorCount, Window
 from ingest.host.figures import read_count, to_count
 from ingest.sysfs import KernelTree
 
@@ -166,6 +166,8 @@ class DeviceHistory:
             yield from self._errors_of(device, now_us)
             yield from self._link_of(device)
             self._names[address] = device.names
+        if len(self._errors) > MAX_KEPT:
+            self._errors = {address: self._errors[address] for address in devices}
 
     def row(self, device: Device, now_us: int) -> dict[str, Any]:
         """Return the row of a device that was seen."""

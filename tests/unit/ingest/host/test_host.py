@@ -579,28 +579,51 @@ def test_whatever_the_files_hold_a_reading_gives_rows_that_the_contract_takes(da
     machine.restart()
 
 
-class SlowClock(FakeClock):
-    """Every look at it takes a while, when told so."""
+class StuckClock(FakeClock):
+    """Stands still for so many looks at it, then jumps beyond every deadline."""
 
-    seconds = 0.0
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.jumps_at = -1
 
     def monotonic(self) -> float:
-        self.advance(self.seconds)
+        self.looks += 1
+        if self.looks == self.jumps_at:
+            self.advance(100)
         return super().monotonic()
 
 
-def test_a_reading_that_takes_too_long_is_an_error_and_loses_no_event(machine):
-    machine.poll()
-    clock = SlowClock()
-    context = Context(hall=HallSection(name="test"), clock=clock)
+def test_wherever_a_reading_takes_too_long_it_is_an_error_and_loses_no_event(machine):
+    clock = StuckClock()
     roots = {"procfs_root": machine.tree.procfs, "sysfs_root": machine.tree.sysfs}
-    cursor = machine.collector.cursor()
-    machine.collector = HostCollector(MachineConfig(collector="host", host="h1", **roots), context)
-    machine.collector.restore(cursor)
-    machine.tree.corrected_errors("mc7/dimm1", 2)
-    clock.seconds = 0.1
-    with pytest.raises(CollectError) as raised:
-        machine.poll()
-    assert raised.value.reason == "timeout"
-    clock.seconds = 0.0
-    assert ("dimm_ce", "mc7/dimm1", 2) in machine.events()
+    machine.collector = HostCollector(
+        MachineConfig(collector="host", host="h1", **roots),
+        Context(hall=HallSection(name="test"), clock=clock),
+        timekeeper=machine.timekeeper,
+    )
+    machine.poll()
+    clock.looks = 0
+    machine.poll()
+    looks = clock.looks
+    assert looks > 100
+    for at in range(3, looks + 1, 9):
+        machine.tree.corrected_errors("mc7/dimm1", 2)
+        clock.looks, clock.jumps_at = 0, at
+        with pytest.raises(CollectError) as raised:
+            machine.poll()
+        assert raised.value.reason == "timeout"
+        clock.jumps_at = -1
+        assert machine.events(61) == [("dimm_ce", "mc7/dimm1", 2)]
+
+
+def test_a_bus_that_is_listed_late_after_a_reboot_is_judged_as_after_a_reboot(machine, tmp_path):
+    machine.poll()
+    machine.tree.reboot()
+    devices = tmp_path / "sys/bus/pci/devices"
+    devices.rename(tmp_path / "away")
+    machine.restart()
+    assert machine.events() == [("reboot", None, None)]
+    (tmp_path / "away").rename(devices)
+    (devices / GPU).rename(devices / "0000:54:00.0")
+    assert machine.events() == []
