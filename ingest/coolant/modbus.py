@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +35,8 @@ from ingest.coolant.modbus_map import (
 
 _SPLIT_AFTER = frozenset({"illegal_address", "illegal_value", "device_failure", "wrong_size"})
 """What one register of a block can be to blame for."""
+
+_ASK_AGAIN = frozenset({"device_busy", "acknowledge"})
 
 
 class ModbusConfig(LoopConfig, EquipmentConfig):
@@ -77,10 +79,11 @@ class ModbusConfig(LoopConfig, EquipmentConfig):
 class _Answers:
     """What one reading gave, before it is rows."""
 
-    values: dict[str, float | None]
+    values: dict[str, float | None] = field(default_factory=dict)
     """By name of the point; a point whose block was refused is not in it."""
-    refused: dict[str, str]
-    rejected: Counter[str]
+    refused: dict[str, str] = field(default_factory=dict)
+    rejected: Counter[str] = field(default_factory=Counter)
+    lost: CollectError | None = None
 
 
 @collector("coolant-modbus", ModbusConfig, (COOLANT_READINGS, COOLANT_EVENTS, POWER_READINGS, COOLANT_LOOPS))
@@ -107,8 +110,8 @@ class ModbusCollector:
     millisecond of CPU.
 
     A block that the unit refuses costs only itself: its points are there as `bad`, its detectors as `sensor_fault`,
-    and from the next reading on it is read in halves, until the register to blame is alone. `device_busy` is asked
-    again at the next reading. Where the time is over, what was read until then is sent, and the rest is `bad`. A unit
+    and from the next reading on it is read in halves, until the register to blame is alone. A busy unit is asked once
+    more. Detectors are read first. Where the time is over, what was read until then is sent, and the rest is `bad`. A unit
     that answers nothing is an error, and its loops and detectors stay what they were: silence is no flow of zero and
     no dry floor.
     """
@@ -168,34 +171,42 @@ class ModbusCollector:
         self._client.close()
 
     def _ask(self) -> _Answers:
-        """Read all blocks; raise CollectError where the unit answers none of them."""
-        answers = _Answers({}, {}, Counter())
-        next_blocks: list[Block] = []
+        """Read all blocks, those that met a busy unit once more; raise CollectError where it answers none of them."""
+        answers = _Answers()
         self._client.begin()
-        lost: CollectError | None = None
-        for block in self._blocks:
-            if lost is not None and lost.reason != "unreadable":
-                reason = lost.reason
-            else:
-                try:
-                    words = self._client.read(block.function, block.address, block.count)
-                    self._decode(block, words, answers)
-                    next_blocks.append(block)
-                    continue
-                except Refused as refused:
-                    reason = refused.reason
-                except CollectError as error:
-                    lost, reason = error, error.reason
-            answers.rejected[reason] += 1
-            answers.refused |= {entry.name: reason for entry in block.entries}
-            next_blocks += block.halves() if reason in _SPLIT_AFTER else (block,)
-        self._blocks = tuple(next_blocks)
+        asked = [(block, self._read(block, answers)) for block in self._blocks]
+        asked = [
+            (block, self._read(block, answers) if reason in _ASK_AGAIN else reason) for block, reason in asked
+        ]
+        for block, reason in asked:
+            if reason is not None:
+                answers.rejected[reason] += 1
+                answers.refused |= {entry.name: reason for entry in block.entries}
         if not answers.values:
-            raise lost or CollectError(
+            raise answers.lost or CollectError(
                 "no_data", f"{self._uri}: every block was refused: {dict(answers.rejected)}"
             )
+        self._blocks = tuple(
+            part
+            for block, reason in asked
+            for part in (block.halves() if reason in _SPLIT_AFTER else (block,))
+        )
         self._make_whole(answers)
         return answers
+
+    def _read(self, block: Block, answers: _Answers) -> str | None:
+        """Read one block; return why there is nothing of it. Where the unit is lost, it is not asked again."""
+        if answers.lost is not None and answers.lost.reason != "unreadable":
+            return answers.lost.reason
+        try:
+            words = self._client.read(block.function, block.address, block.count)
+        except Refused as refused:
+            return refused.reason
+        except CollectError as error:
+            answers.lost = error
+            return error.reason
+        self._decode(block, words, answers)
+        return None
 
     def _decode(self, block: Block, words: Sequence[int], answers: _Answers) -> None:
         for entry in block.entries:

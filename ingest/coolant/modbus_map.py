@@ -172,7 +172,7 @@ class Block:
 
 
 def plan_blocks(register_map: RegisterMap) -> tuple[Block, ...]:
-    """Return as few blocks as the limits of the unit allow: a gap up to the limit is read along."""
+    """Return as few blocks as the limits of the unit allow, leak detectors first: a gap up to the limit is read along."""
     limits, blocks = register_map.block, []
     by_function = sorted(register_map.points, key=lambda entry: (entry.function, entry.address, entry.words))
     for function, entries in itertools.groupby(by_function, key=lambda entry: entry.function):
@@ -187,7 +187,7 @@ def plan_blocks(register_map: RegisterMap) -> tuple[Block, ...]:
                 block = []
             block.append(entry)
         blocks.append(_block(function, block))
-    return tuple(blocks)
+    return tuple(sorted(blocks, key=lambda block: all(entry.point != "leak" for entry in block.entries)))
 
 
 def _block(function: Function, entries: Sequence[PointEntry]) -> Block:

@@ -14,7 +14,7 @@ from ingest.coolant.modbus import ModbusCollector, ModbusConfig
 from ingest.registry import read_table
 from ingest.runner import build_runner
 from ingest.testing import FakeOutlet, clean
-from twin.modbus_unit import FloatUnit, LoopState
+from twin.modbus_unit import Answering, FloatUnit, LoopState
 
 SECOND = 1_000_000
 
@@ -171,6 +171,19 @@ def test_a_busy_unit_is_asked_again_as_before(unit, collector):
     assert collector.collect(2 * SECOND).rejected == {}
 
 
+def test_a_unit_that_was_busy_for_a_moment_is_asked_once_more(unit, collector):
+    unit.busy_requests = 1
+    reading = collector.collect(SECOND)
+    assert reading.rejected == {}
+    assert detector(reading) == ("dry", "dry", "good")
+    assert unit.requests == 3
+
+
+def test_detectors_are_read_before_a_unit_falls_silent(unit, collector):
+    unit.answering = "endless"  # only its first answer is one
+    assert detector(collector.collect(SECOND)) == ("dry", "dry", "good")
+
+
 def test_an_answer_of_another_size_is_no_value(unit, collector):
     unit.answering = "short"
     reading = collector.collect(SECOND)
@@ -261,7 +274,7 @@ def configure(**values):
 
 
 def test_units_that_misbehave_delay_no_other():
-    kinds = ("serve", "hang", "drip", "endless", "busy", "close")
+    kinds: tuple[Answering, ...] = ("serve", "hang", "drip", "endless", "busy", "close")
     with ExitStack() as running:
         tables = []
         for kind in kinds:
