@@ -30,6 +30,7 @@ from contract.errors import ConfigError
 
 MAGIC = b"hwp1"
 PROBE, ANSWER = 1, 2
+_BEGINNINGS = {kind: MAGIC + bytes([kind]) for kind in (PROBE, ANSWER)}
 HEADER = struct.Struct("!4sB3x8sQQQQ")
 _TIMES = struct.Struct("!QQ")
 MAC_BYTES = 16
@@ -133,14 +134,18 @@ def encode(packet: Packet, keys: Keys, marks: bytes, size: int = LEAST_BYTES) ->
 
 def answer(probe: bytes, received_ns: int, answered_ns: int, keys: Keys, marks: bytes) -> bytes:
     """Return the bytes that answer those of a proven probe."""
-    head = b"%b%c%b" % (MAGIC, ANSWER, probe[5:32])
-    content = head + _TIMES.pack(received_ns, answered_ns) + probe[HEADER.size : -MAC_BYTES]
+    content = (
+        _BEGINNINGS[ANSWER]
+        + probe[5:32]
+        + _TIMES.pack(received_ns, answered_ns)
+        + probe[HEADER.size : -MAC_BYTES]
+    )
     return content + keys.sign(marks, content)
 
 
 def decode(content: bytes, keys: Keys, marks: bytes, kind: int) -> Packet | Fault:
     """Return what authentic bytes say, or what is wrong with them."""
-    if not LEAST_BYTES <= len(content) <= MOST_BYTES or content[:4] != MAGIC or content[4] != kind:
+    if not LEAST_BYTES <= len(content) <= MOST_BYTES or not content.startswith(_BEGINNINGS[kind]):
         return "malformed"
     if not keys.prove(marks, content[:-MAC_BYTES], content[-MAC_BYTES:]):
         return "spoofed"
@@ -151,7 +156,7 @@ def decode(content: bytes, keys: Keys, marks: bytes, kind: int) -> Packet | Faul
 class ReplayWindow:
     """The sequences of one session that were seen, as far back as `WIDTH` (as in RFC 4303, section 3.4.3)."""
 
-    WIDTH = 4_096
+    WIDTH = 1_024
 
     _ALL = (1 << WIDTH) - 1
 

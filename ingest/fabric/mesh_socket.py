@@ -63,18 +63,12 @@ class ProbeSocket:
         self._socket.sendto(content, (address, port))
 
     def receive(self) -> Arrival | None:
-        """Return the next datagram, or None where none comes; what the network refused earlier is skipped."""
-        for _ in range(16):
-            try:
-                content, extras, _, sender = self._socket.recvmsg(_MOST_BYTES, 64)
-            except BlockingIOError:
-                return None
-            except ConnectionError:
-                continue  # an earlier datagram found nobody: it says nothing of the next
-            except OSError:
-                return None
-            return Arrival(content, sender[0], sender[1], _time_of(extras))
-        return None
+        """Return the next datagram, or None where none comes."""
+        try:
+            content, extras, _, sender = self._socket.recvmsg(_MOST_BYTES, 64)
+        except OSError:  # none waits, or an earlier datagram found nobody: that says nothing of the next
+            return None
+        return Arrival(content, sender[0], sender[1], _time_of(extras))
 
     def close(self) -> None:
         self._socket.close()

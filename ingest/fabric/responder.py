@@ -126,18 +126,30 @@ class _Desk(threading.Thread):
         return tally
 
     def _serve(self, arrival: Arrival) -> None:
-        there = mark_of(arrival.address, arrival.port)
-        probe = decode(arrival.content, self._keys, there + self._here, PROBE)
-        reason = probe if isinstance(probe, str) else self._refusal(probe, arrival)
-        if isinstance(probe, str) or reason is not None:
+        content, address, port, received_ns = arrival
+        there = mark_of(address, port)
+        probe = decode(content, self._keys, there + self._here, PROBE)
+        reason = probe if isinstance(probe, str) else self._refusal(probe, received_ns)
+        if reason is not None:
             with self._lock:
-                self._tally.dropped[str(reason)] += 1
-        else:
-            self._answer(arrival, there)
+                self._tally.dropped[reason] += 1
+            return
+        answered_ns = time.time_ns()
+        reply = answer(content, received_ns, answered_ns, self._keys, self._here + there)
+        try:
+            self.socket.send(reply, address, port)
+        except (
+            OSError
+        ):  # a filter on the way out, no route back: the prober sees a loss, the next one may fare better
+            with self._lock:
+                self._tally.unsent += 1
+            return
+        with self._lock:
+            self._tally.delays.record(answered_ns - received_ns)
 
-    def _refusal(self, probe: Packet, arrival: Arrival) -> str | None:
+    def _refusal(self, probe: Packet, received_ns: int) -> str | None:
         """Return why an authentic probe gets no answer, if so; from now on it has been seen."""
-        if abs(arrival.received_ns - probe.sent_ns) > self._max_age_ns:
+        if abs(received_ns - probe.sent_ns) > self._max_age_ns:
             return "stale"
         window = self._windows.get(probe.session)
         if window is None:
@@ -147,20 +159,6 @@ class _Desk(threading.Thread):
         else:
             self._windows.move_to_end(probe.session)
         return None if window.is_new(probe.sequence) else "replayed"
-
-    def _answer(self, arrival: Arrival, there: bytes) -> None:
-        answered_ns = time.time_ns()
-        content = answer(arrival.content, arrival.received_ns, answered_ns, self._keys, self._here + there)
-        try:
-            self.socket.send(content, arrival.address, arrival.port)
-        except (
-            OSError
-        ):  # a filter on the way out, no route back: the prober sees a loss, the next one may fare better
-            with self._lock:
-                self._tally.unsent += 1
-            return
-        with self._lock:
-            self._tally.delays.record(answered_ns - arrival.received_ns)
 
 
 class ResponderConfig(HostConfig):
