@@ -18,6 +18,7 @@ MAX_READ_BYTES = 8_388_608
 MAX_MESSAGES = 10_000
 """What one reading takes at most: a backlog is worked off reading by reading."""
 
+_HEADER = b"offset,topic,payload"
 _TIMESTAMP = "{{timestamp_ms}}"
 _OFFSET = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,4})m)?(?:(\d{1,6}(?:\.\d{1,12})?)(ms|s))?", re.ASCII)
 
@@ -51,7 +52,7 @@ class RecordFollower:
         try:
             with self._path.open("rb") as file:
                 while file.tell() < self.offset and (line := file.readline(MAX_LINE_BYTES)):
-                    if b"/Metadata/" in line and (message := self._parse(line)) is not None:
+                    if b"/Metadata/" in line and (message := self.parse(line)) is not None:
                         messages.append(message)
         except OSError as error:
             raise CollectError("unreachable", f"{self._path}: {error.strerror}") from error
@@ -86,8 +87,8 @@ class RecordFollower:
                     self.offset += len(content) - at
                 return
             line = content[at:end]
-            if line.strip() and not line.startswith(b"offset,topic,payload"):
-                message = None if len(line) > MAX_LINE_BYTES else self._parse(line)
+            if line.strip() and not line.startswith(_HEADER):
+                message = None if len(line) > MAX_LINE_BYTES else self.parse(line)
                 if message is None:
                     rejected["unreadable"] += 1
                 elif message.due_us is not None and (self.start_us or 0) + message.due_us > now_us:
@@ -97,7 +98,8 @@ class RecordFollower:
             self.offset += end + 1 - at
             at = end + 1
 
-    def _parse(self, line: bytes) -> Message | None:
+    def parse(self, line: bytes) -> Message | None:
+        """Return the message of a line; None where it is none."""
         try:
             text = line.decode()
             if text.startswith("{"):
@@ -126,3 +128,24 @@ def _microseconds(offset: str) -> int:
     hours, minutes, number, unit = match.groups()
     seconds = int(hours or 0) * 3600 + int(minutes or 0) * 60
     return round((seconds + float(number or 0) * (0.001 if unit == "ms" else 1)) * 1e6)
+
+
+def record_seconds(path: Path) -> float | None:
+    """Return when the last message of a record comes, in seconds after its first; None for a file that is no record.
+
+    Messages that say no offset come at once.
+    """
+    follower = RecordFollower(path)
+    try:
+        with path.open("rb") as file:
+            first = file.readline(MAX_LINE_BYTES)
+            if first.startswith(_HEADER):
+                first = file.readline(MAX_LINE_BYTES)
+            file.seek(max(0, file.seek(0, 2) - MAX_LINE_BYTES))
+            last = file.read(MAX_LINE_BYTES).rstrip().rpartition(b"\n")[2]
+    except OSError:
+        return None
+    messages = [follower.parse(line) for line in (first, last)]
+    if any(message is None or not message.topic.startswith("BMS/") for message in messages):
+        return None
+    return max((message.due_us or 0) / 1e6 for message in messages if message is not None)

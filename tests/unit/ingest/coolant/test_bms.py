@@ -13,7 +13,7 @@ from contract.testing import FakeClock
 from ingest.collector import Context
 from ingest.coolant.bms import BmsCollector, BmsConfig
 from ingest.coolant.bms_points import read_metadata
-from ingest.coolant.bms_record import MAX_LINE_BYTES, MAX_MESSAGES
+from ingest.coolant.bms_record import MAX_LINE_BYTES, MAX_MESSAGES, record_seconds
 from ingest.testing import clean
 
 FLOW = "Rack/RackLiquidFlow/site/rowE/rack02/energyValve/flow/feedback/value"
@@ -246,6 +246,18 @@ def test_a_recorded_message_comes_when_its_offset_says(building):
     assert row["ts"].timestamp() % 60 == 0.5
     assert building.collector.cursor() != b""
     assert building.collector._record.start_us == start_us
+
+
+def test_a_record_is_known_by_its_messages_and_as_long_as_its_last_offset(building):
+    assert record_seconds(building.path) is None
+    building.metadata(FLOW, engUnit="LPM")
+    assert record_seconds(building.path) == 0.0
+    building.path.write_text("offset,topic,payload\n0s,BMS/v1/PUB/Value/x,1\n1m39.5s,BMS/v1/PUB/Value/x,2\n")
+    assert record_seconds(building.path) == 99.5
+    for other in ("a,b,c\n1,2,3\n", "[1]\n", "", '{"topic": "other", "payload": 1}\n'):
+        building.path.write_text(other)
+        assert record_seconds(building.path) is None
+    assert record_seconds(building.path.parent) is None
 
 
 def test_a_restart_goes_on_where_it_was_and_still_knows_its_points(building):
