@@ -36,6 +36,8 @@ class Sighting:
     detail: str | None = None
     reaction: str | None = None
     reaction_delay_seconds: float | None = None
+    excerpt: bool = False
+    """It was told in passing, without the status of the detector."""
 
 
 class Detectors:
@@ -139,6 +141,7 @@ def _sighted(found: Found, task: Task, document: Mapping[str, Any]) -> Iterator[
                     path or task.path,
                     label,
                     device_state=text_of(state, 64),
+                    excerpt=True,
                 )
 
 
@@ -149,14 +152,16 @@ def _lost(found: Found, task: Task, reason: str) -> Iterator[Sighting]:
 
 
 def _merge(one: Sighting, other: Sighting) -> Sighting:
-    """Put two sightings together; the first form has the address, the richer one the rest."""
-    state = worst(one.state, other.state)
-    counts, rest = (one, other) if one.state == state else (other, one)
+    """Put two sightings together: the worse counts, and of two that quote the same word the one that knows the status."""
+    counts, rest = (one, other) if worst(one.state, other.state) == one.state else (other, one)
+    if counts.excerpt and not rest.excerpt and counts.device_state == rest.device_state:
+        counts, rest = rest, counts
+    elif counts.state != rest.state:
+        counts.detail = f"{rest.source_uri} says {rest.device_state}"
     for field in ("label", "health", "device_state", "detail", "reaction", "reaction_delay_seconds"):
         if getattr(counts, field) is None:
             setattr(counts, field, getattr(rest, field))
-    if one.state != other.state:
-        counts.detail = f"{rest.source_uri} says {rest.device_state}"
+    counts.excerpt = counts.excerpt and rest.excerpt
     return counts
 
 

@@ -295,6 +295,15 @@ def test_groups_and_links_that_tell_of_one_detector_are_one_and_the_worse_counts
     assert "says OK" in row["detail"]
 
 
+def test_an_excerpt_that_quotes_a_detector_that_is_not_fit_makes_it_no_more_than_suspect(served):
+    documents = with_detectors(Tray=WET | {"Status": {"State": "Disabled", "Health": "OK"}})
+    address = f"{ROOT}/{UNIT}/LeakDetection/LeakDetectors/Tray"
+    excerpt = {"DataSourceUri": address, "DeviceName": "Tray", "DetectorState": "Critical"}
+    documents[f"{UNIT}/LeakDetection"]["LeakDetectorGroups"] = [{"Detectors": [excerpt]}]
+    collector, _ = served(documents)
+    assert leaks(collector.collect(NOW)) == {"Tray": "suspect"}
+
+
 def test_two_detectors_of_one_id_and_two_names_are_two(served):
     documents = with_detectors(Tray=DRY)
     documents[f"{UNIT}/LeakDetection"]["LeakDetectorGroups"] = [
