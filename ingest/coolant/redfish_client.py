@@ -53,12 +53,15 @@ class RedfishConfig(EquipmentConfig, LoopConfig):
         default=8, gt=0, le=600, description="A reading that takes longer is ended with what was read."
     )
     ca_file: Path | None = Field(
-        default=None, description="Certificates that the service is checked with (PEM); else the machine's."
+        default=None,
+        description="Certificates that the service is checked with (PEM), as a whole path; else the machine's.",
     )
     username: str | None = Field(
         default=None, max_length=255, description="User who logs in; a role that may only read is enough."
     )
-    password_file: Path | None = Field(default=None, description="File that holds the password.")
+    password_file: Path | None = Field(
+        default=None, description="File that holds the password, as a whole path."
+    )
     auth: Literal["session", "basic"] = Field(
         default="session",
         description="`session`: one session, kept and closed at the end; `basic`: the password with each request.",
