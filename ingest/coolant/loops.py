@@ -27,7 +27,7 @@ _PLAIN = {
 }
 """Points that are taken as they are, by their name in the row; of several probes the first that is good."""
 
-_HELPERS = ("pump_rotation", "supply_kpa", "return_kpa")
+_BETWEEN = ("pump_rotation", "supply_kpa", "return_kpa")
 """Needed on the way; no columns."""
 
 
@@ -97,7 +97,7 @@ class LoopMemory:
         }
         if "supply_kpa" in row and "return_kpa" in row:
             row.setdefault("delta_pressure_kpa", row["supply_kpa"] - row["return_kpa"])
-        for name in _HELPERS:
+        for name in _BETWEEN:
             row.pop(name, None)
         if equipment:
             row["equipment"] = equipment
