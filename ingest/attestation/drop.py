@@ -27,7 +27,9 @@ MAX_ENTRIES = 10_000
 """One look sees no more; what lies behind has its turn when these are gone."""
 
 _TAKING, _TAKEN, _ASIDE = "taking", "taken", "set-aside"
-_OURS = frozenset((_TAKING, _TAKEN, _ASIDE))
+OURS = frozenset((_TAKING, _TAKEN, _ASIDE))
+"""Folders in the folder that are no host's."""
+
 _UNFINISHED = (".part", ".partial", ".tmp", ".filepart")
 HOST = re.compile(r"[^\s/@.][^\s/@]{0,254}")
 _NOTE_SUFFIX = ".reason"
@@ -128,7 +130,7 @@ class DropFolder:
 
     def _prepare(self) -> None:
         try:
-            for own in _OURS:
+            for own in OURS:
                 (self._folder / own).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise CollectError("unreachable", f"{self._folder}: {error.strerror}") from error
@@ -148,7 +150,7 @@ class DropFolder:
             left -= 1
             if not entry.is_dir(follow_symlinks=False):
                 yield entry.name
-            elif entry.name not in _OURS or folder != self._folder:
+            elif entry.name not in OURS or folder != self._folder:
                 for inner in _entries(Path(entry.path), left):
                     left -= 1
                     yield f"{entry.name}/{inner.name}"
@@ -167,6 +169,8 @@ class DropFolder:
             return None
         host, _, _ = name.rpartition("/")
         try:
+            if not _is_text(name):
+                _refuse("foreign", "its name is no text")
             if host and not HOST.fullmatch(host):
                 _refuse("foreign", f"{host!r} cannot be the name of a host")
             body, identity = _read_whole(self._folder / _TAKING / name, self._max_bytes)
@@ -183,7 +187,7 @@ class DropFolder:
         self.refused[refused.reason] += 1
         target = self._folder / _ASIDE / name
         self._move(self._folder / _TAKING / name, target)
-        note = target.with_name(target.name[:200] + _NOTE_SUFFIX)
+        note = target.with_name(target.name[:60] + _NOTE_SUFFIX)  # of at most four bytes a letter
         try:
             write_whole(note, f"{refused.reason}: {refused}\n".encode(errors="replace"))
         except OSError as error:
@@ -257,6 +261,15 @@ def _read_whole(path: Path, max_bytes: int) -> tuple[bytes, Identity]:
 
 def _refuse(reason: str, words: str) -> NoReturn:
     raise _Refused(reason, words)
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether a name can be written down: a file system takes any bytes for one."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return name.isprintable()
 
 
 def _status(path: Path) -> os.stat_result | None:

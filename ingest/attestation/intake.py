@@ -166,7 +166,9 @@ class AttestImportCollector:
             clock=context.clock,
         )
         self._archived: dict[bytes, None] = {}
+        self._new: list[bytes] = []
         self._receiver = _receiver(config)
+        self._is_queued = True
 
     @property
     def port(self) -> int | None:
@@ -174,12 +176,18 @@ class AttestImportCollector:
         return self._receiver.port if self._receiver else None
 
     def collect(self, now_us: int) -> Reading:
-        self._drop.settle()
-        try:
-            return self._take(now_us)
-        except BaseException:
-            self._drop.forget()  # what was handed out has no rows: it is read again
-            raise
+        if self._is_queued:
+            self._drop.settle()
+        else:
+            self._forget()
+        self._is_queued, self._new = False, []
+        return self._take(now_us)
+
+    def _forget(self) -> None:
+        """Take back a reading whose rows were not queued: all of it is read again."""
+        self._drop.forget()
+        for digest in self._new:
+            self._archived.pop(digest, None)
 
     def _take(self, now_us: int) -> Reading:
         until = self._clock.monotonic() + self._config.timeout_seconds / 2
@@ -202,6 +210,7 @@ class AttestImportCollector:
         )
 
     def cursor(self) -> bytes:
+        self._is_queued = True  # it is asked for when all rows of the reading are queued with it
         return orjson.dumps(
             {
                 "folder": str(self._config.folder),
@@ -278,6 +287,7 @@ class AttestImportCollector:
         if len(self._archived) > _ARCHIVED:
             del self._archived[next(iter(self._archived))]
         if not known:
+            self._new.append(digest)
             yield {
                 "host": row["host"],
                 "digest": digest.hex(),

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from contract.errors import ConfigError
 from contract.files import write_whole
-from ingest.attestation.drop import WHOLE_SUFFIX
+from ingest.attestation.drop import OURS, WHOLE_SUFFIX
 
 MOST_AT_ONCE = 16
 MOST_WAITING = 1_000
@@ -105,7 +105,8 @@ class _Desk:
         given = (headers.get("Authorization") or "").encode(errors="replace")
         if self._token is not None and not hmac.compare_digest(given, self._token):
             return Answer(401, "send the header Authorization: Bearer TOKEN")
-        if not _PATH.fullmatch(path):
+        match = _PATH.fullmatch(path)
+        if match is None or match[1] in OURS:
             return Answer(404, "post to /evidence/HOST")
         length = headers.get("Content-Length") or ""
         if headers.get("Transfer-Encoding") or not re.fullmatch(r"[0-9]{1,12}", length):

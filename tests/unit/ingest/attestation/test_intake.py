@@ -16,7 +16,7 @@ from contract.metrics import Metrics
 from contract.streams.attestation import ATTESTATION_EVIDENCE, ATTESTATION_RESULTS
 from contract.streams.self import COLLECTOR_STATUS
 from contract.testing import START_US, FakeClock
-from ingest.attestation import drop, intake
+from ingest.attestation import intake
 from ingest.attestation.intake import AttestImportCollector, AttestImportConfig
 from ingest.attestation.nitro import NitroVerifier
 from ingest.collector import Context
@@ -50,7 +50,7 @@ class Desk:
         return self.source.poll()
 
     def put(self, name: str, body: bytes) -> Path:
-        path = self.folder / name
+        path: Path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
         return path
@@ -224,7 +224,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_read_again(desk, document
                 writer.flush()
             return fstat(descriptor)
 
-        monkeypatch.setattr(drop.os, "fstat", written_meanwhile)
+        monkeypatch.setattr(os, "fstat", written_meanwhile)
         assert desk.poll()
         assert desk.results() == []
         assert desk.poll()
@@ -275,7 +275,7 @@ def test_what_the_outlet_does_not_take_is_sent_again_and_told_once(desk, documen
 
 def test_a_reading_that_fails_in_the_middle_loses_nothing(desk, document, monkeypatch):
     for number in range(3):
-        desk.put(f"host1/{number}", document())
+        desk.put(f"host1/{number}", document(user_data=bytes([number])))
     take = desk.collector._drop.take
 
     def breaks(until):
@@ -286,7 +286,28 @@ def test_a_reading_that_fails_in_the_middle_loses_nothing(desk, document, monkey
     assert not desk.poll()
     monkeypatch.undo()
     assert desk.poll()
-    assert len(desk.results()) == 3
+    assert len(desk.results()) == len(desk.archive()) == 3
+
+
+def test_a_reading_whose_rows_could_not_be_queued_is_read_again(desk, document, monkeypatch):
+    desk.put("host1/one", document())
+    monkeypatch.setattr(desk.source, "_clean", None)
+    assert not desk.poll()
+    monkeypatch.undo()
+    assert desk.poll()
+    assert desk.poll()
+    assert len(desk.results()) == len(desk.archive()) == 1
+
+
+@pytest.mark.parametrize("name", [b"host1/no\xfftext", b"ho\xffst/text", b"host1/two\nlines", b"n" * 250])
+def test_a_file_may_have_any_name_that_the_file_system_takes(desk, document, name):
+    path = Path(os.fsdecode(os.fsencode(desk.folder) + b"/" + name))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(document())
+    assert desk.poll()
+    assert desk.results() == []
+    assert sum(desk.rejected().values()) == 1
+    assert len(desk.files("set-aside")) == 2
 
 
 def test_a_defect_that_one_file_shows_holds_up_no_other(desk, document, monkeypatch):
