@@ -80,7 +80,7 @@ class Desk:
 
 @pytest.fixture
 def roots(tmp_path, authorities) -> Path:
-    folder = tmp_path / "roots"
+    folder: Path = tmp_path / "roots"
     folder.mkdir()
     (folder / "aws_nitro.crt").write_bytes(authorities.certificates["root"].public_bytes(Encoding.PEM))
     return folder
