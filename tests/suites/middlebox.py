@@ -3,7 +3,8 @@
 Run in a network namespace with the names of both interfaces. It forwards frames from one to the other as they are. A
 line of JSON on its standard input sets what happens to UDP packets that go from the first to the second; it answers
 with a line that counts what it did since the line before. Kernels without netem or a filter have raw sockets, too, and
-what was dropped here is known exactly.
+what was dropped here, and how long a packet was held, is known exactly: a busy
+machine holds it longer than it was told.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import random
 import select
 import socket
+import statistics
 import struct
 import sys
 import time
@@ -38,18 +40,20 @@ class Middlebox:
     def __init__(self, first: str, second: str) -> None:
         self._sockets = [_open(first), _open(second)]
         self._random = random.Random(7)
-        self._waiting: list[tuple[float, int, int, bytes]] = []
+        self._waiting: list[tuple[float, int, float, bytes]] = []
         self._number = 0
         self._faults: dict[str, Any] = dict(NOTHING)
         self._counts = {"seen": 0, "lost": 0, "dead": 0, "repeated": 0}
+        self._held_seconds: list[float] = []
 
     def run(self) -> None:
         while True:
             wait = max(0.0, self._waiting[0][0] - time.perf_counter()) if self._waiting else 1.0
             readable, _, _ = select.select([*self._sockets, sys.stdin], [], [], wait)
             while self._waiting and self._waiting[0][0] <= time.perf_counter():
-                _, _, to, frame = heapq.heappop(self._waiting)
-                self._send(to, frame)
+                _, _, came, frame = heapq.heappop(self._waiting)
+                self._send(1, frame)
+                self._held_seconds.append(time.perf_counter() - came)
             if sys.stdin in readable:
                 line = sys.stdin.readline()
                 if not line:
@@ -61,7 +65,9 @@ class Middlebox:
 
     def _obey(self, line: str) -> None:
         self._faults = NOTHING | json.loads(line)
-        print(json.dumps(self._counts), flush=True)  # noqa: T201 - the answer
+        held_us = statistics.median(self._held_seconds or [0.0]) * 1e6
+        print(json.dumps(self._counts | {"held_us": held_us}), flush=True)  # noqa: T201 - the answer
+        self._held_seconds = []
         self._counts = dict.fromkeys(self._counts, 0)
 
     def _forward(self, at: int) -> None:
@@ -83,9 +89,8 @@ class Middlebox:
             self._counts["lost"] += 1
         elif faults["delay_us"]:
             self._number += 1
-            heapq.heappush(
-                self._waiting, (time.perf_counter() + faults["delay_us"] / 1e6, self._number, 1, frame)
-            )
+            came = time.perf_counter()
+            heapq.heappush(self._waiting, (came + faults["delay_us"] / 1e6, self._number, came, frame))
         else:
             self._send(1, frame)
             if self._random.random() < faults["repeat"]:

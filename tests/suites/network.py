@@ -83,10 +83,10 @@ class Network:
         command = [sys.executable, "-m", "hallwatch", "collect", "--to", "stdout", "--config", str(config)]
         return self.start(host, command)
 
-    def middle(self, **faults: Any) -> dict[str, int]:
+    def middle(self, **faults: Any) -> dict[str, float]:
         """Set what happens on the way, nothing else; return what happened since it was set last."""
         self._middle.tell(json.dumps(faults))
-        counts: dict[str, int] = self._middle.line()
+        counts: dict[str, float] = self._middle.line()
         return counts
 
 
