@@ -244,7 +244,7 @@ def test_another_container_policy_is_not_the_one_that_was_bound(aci):
 
 def test_the_endorsement_of_another_machine_does_not_fit(aci, snp):
     other = read(snp, "milan_v3_aci_report.bin", "milan_v3_aci_vcek.pem")
-    attached = aci_set(aci).attached | other.attached
+    attached = {**aci_set(aci).attached, **other.attached}
     result = judge(read_evidence(other.body, "", attached), "2026-11-30")
     assert result.verdict == "forged"
     assert {"uvm_measurement_mismatch", "container_policy_mismatch"} <= codes(result)
