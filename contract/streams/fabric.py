@@ -317,7 +317,7 @@ FABRIC_PORTS = Stream(
 
 
 def _times(name: str, doc: str) -> Column:
-    return gauge(name, "float32", doc, valid=(0, 10**9), resolution=0.1)
+    return gauge(name, "float64", doc, valid=(0, 10**8), resolution=0.1)
 
 
 def _probes(name: str, doc: str) -> Column:
