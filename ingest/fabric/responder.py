@@ -14,7 +14,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from contract.errors import CollectError, ConfigError
-from contract.histogram import Recorder
+from contract.histogram import Histogram
 from contract.streams.fabric import FABRIC_PROBES
 from ingest.collector import Context, HostConfig, Reading, Rows, collector
 from ingest.fabric.mesh import PORT, MeshNic, own_endpoints, read_endpoints
@@ -86,7 +86,7 @@ class Responder:
 class Tally:
     """What happened at one address."""
 
-    delays: Recorder = field(default_factory=Recorder)
+    delays: Histogram = field(default_factory=Histogram)
     """From the arrival of a probe in the kernel to its answer."""
     unsent: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -105,6 +105,7 @@ class _Desk(threading.Thread):
         self._windows: OrderedDict[bytes, ReplayWindow] = OrderedDict()
         self._lock = threading.Lock()
         self._tally = Tally()
+        self._delays_ns: list[int] = []
         self._defect: Exception | None = None
 
     @override
@@ -123,6 +124,11 @@ class _Desk(threading.Thread):
             raise self._defect
         with self._lock:
             tally, self._tally = self._tally, Tally()
+        count = len(
+            self._delays_ns
+        )  # what is added meanwhile stands behind, for the next call: no lock is needed
+        tally.delays = Histogram.of(self._delays_ns[:count])
+        del self._delays_ns[:count]
         return tally
 
     def _serve(self, arrival: Arrival) -> None:
@@ -144,8 +150,7 @@ class _Desk(threading.Thread):
             with self._lock:
                 self._tally.unsent += 1
             return
-        with self._lock:
-            self._tally.delays.record(answered_ns - received_ns)
+        self._delays_ns.append(answered_ns - received_ns)
 
     def _refusal(self, probe: Packet, received_ns: int) -> str | None:
         """Return why an authentic probe gets no answer, if so; from now on it has been seen."""
@@ -253,7 +258,7 @@ class ResponderCollector:
             ) from error
 
     def _row(self, nic: Endpoint, tally: Tally, seconds: float) -> dict[str, Any]:
-        delay = tally.delays.histogram()
+        delay = tally.delays
         p50, p99 = delay.percentile(0.5), delay.percentile(0.99)
         return {
             "path": f"{self._config.host}/{nic.nic}",
