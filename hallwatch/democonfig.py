@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+
+from hallwatch.toml import Table, config_text
 
 MESH_KEY = "mesh.key"
 
@@ -17,8 +17,6 @@ PROBED_RAILS = (0, 4)
 _PORTS = tuple(f"mlx5_{number}" for number in range(8))
 _LOOPBACK_MICROSECONDS = 20_000
 """A good median between the sockets of one busy machine; a fabric's own limits are the collector's defaults."""
-
-Table: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,8 @@ def hall_config(found: Endpoints) -> str:
         *(_unit_table(unit) for unit in found.units),
         {"collector": "attest-import", "folder": "twin/evidence", "roots": "twin/roots"},
     ]
-    return _text(
-        "# Written by `hallwatch demo`. A real hall's file looks the same, with synthetic = false.",
+    return config_text(
+        "Written by `hallwatch demo`. A real hall's file looks the same, with synthetic = false.",
         sections,
         collectors,
     )
@@ -80,8 +78,8 @@ def probe_config(found: Endpoints) -> str:
             for name in others
         ),
     ]
-    return _text(
-        "# Written by `hallwatch demo`. What probes a fabric has a process of its own.", sections, collectors
+    return config_text(
+        "Written by `hallwatch demo`. What probes a fabric has a process of its own.", sections, collectors
     )
 
 
@@ -130,21 +128,3 @@ def _unit_table(unit: Mapping[str, str]) -> Table:
 def _nic(host: int, rail: int) -> Table:
     leaf = f"leaf-{PROBED_RAILS.index(rail) + 1}"
     return {"nic": _PORTS[rail], "address": f"127.0.{host + 1}.{rail + 1}", "rail": rail, "leaf": leaf}
-
-
-def _text(comment: str, sections: Mapping[str, Table], collectors: Iterable[Table]) -> str:
-    lines = [comment]
-    for name, section in sections.items():
-        lines += ["", f"[{name}]", *(f"{key} = {_value(value)}" for key, value in section.items())]
-    for table in collectors:
-        lines += ["", "[[ingest.collectors]]", *(f"{key} = {_value(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: object) -> str:
-    """Return a value as TOML writes it."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value)

@@ -7,7 +7,6 @@ an hour plays as fast as the machine can, or at any pace.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -27,6 +26,7 @@ from hallwatch.alertwatch import AlertWatch, Found
 from hallwatch.freshfolder import fresh_folder
 from hallwatch.recordings.hall import RecordedHall, read_recordings
 from hallwatch.recordings.recording import Player
+from hallwatch.toml import config_text
 from ingest.runner import Runner, build_runner
 from ingest.source import STATUS_SECONDS
 from ingest.spool import DirectOutlet
@@ -197,20 +197,11 @@ class _System:
 
 
 def _config_text(hall: RecordedHall, players: Sequence[Player]) -> str:
-    lines = [
-        "# Written by `hallwatch replay`. Nobody is told: the report lists the alerts.",
-        "engine.notifiers = []",
-        "",
-        "[hall]",
-        f"name = {json.dumps(hall.name)}",
-        f"synthetic = {json.dumps(hall.synthetic)}",
-    ]
+    section = {"name": hall.name, "synthetic": hall.synthetic}
     if hall.inventory is not None:
-        lines.append(f"inventory = {json.dumps(str(hall.inventory.resolve()))}")
-    for table in (table for player in players for table in player.tables):
-        lines += [
-            "",
-            "[[ingest.collectors]]",
-            *(f"{key} = {json.dumps(value)}" for key, value in table.items()),
-        ]
-    return "\n".join(lines) + "\n"
+        section["inventory"] = str(hall.inventory.resolve())
+    return config_text(
+        "Written by `hallwatch replay`. Nobody is told: the report lists the alerts.",
+        {"hall": section, "engine": {"notifiers": []}},
+        [table for player in players for table in player.tables],
+    )

@@ -219,7 +219,9 @@ COOLANT_LOOPS = Stream(
     columns=[
         *EQUIPMENT,
         state("loop", LOOPS, "The loop.", required=True),
-        gauge("supply_celsius", "float64", "Coolant towards the heat; of several probes the first that is good."),
+        gauge(
+            "supply_celsius", "float64", "Coolant towards the heat; of several probes the first that is good."
+        ),
         gauge("return_celsius", "float64", "Coolant from the heat."),
         gauge("flow_liters_per_minute", "float64", "Flow."),
         gauge("delta_pressure_kpa", "float64", "Supply over return pressure."),
@@ -234,7 +236,11 @@ COOLANT_LOOPS = Stream(
         gauge("dew_margin_celsius", "float64", "Supply over dew point: at 0 water condenses on the pipes."),
         state("coolant", COOLANTS, "What the configuration says is in it."),
         gauge("heat_removed_kilowatts", "float64", "Flow x density x specific heat x (return - supply)."),
-        gauge("power_kilowatts", "float64", "What it has to cool, as the meters of it say; null where it has none."),
+        gauge(
+            "power_kilowatts",
+            "float64",
+            "What it has to cool, as the meters of it say; null where it has none.",
+        ),
         gauge(
             "balance_ratio",
             "float64",

@@ -16,9 +16,10 @@ from analytics.output import print_answer
 from analytics.query import connect
 from contract.clock import SystemClock
 from contract.config import Config, load_config
+from contract.streams import STREAMS
 from hallwatch.alertwatch import Found, watch_alerts
 from hallwatch.commands.options import stop_on_signals
-from hallwatch.demo import PARTS, WHAT, DemoHall, Verdict, judge, watch
+from hallwatch.demo import PARTS, PROBE, WHAT, DemoHall, Verdict, judge, watch
 from hallwatch.freshfolder import fresh_folder
 from hallwatch.processes import Parts
 from hallwatch.terminal import called, open_console, say, shown
@@ -42,9 +43,10 @@ SEED = click.option(
 )
 
 QUESTION = """\
-SELECT rack, count(*) AS gpus, round(sum(power_watts) / 1000, 1) AS kilowatts,
-       max(temperature_celsius) AS hottest_celsius, min(temperature_margin_celsius) AS least_margin_celsius
-FROM fleet_now GROUP BY rack ORDER BY rack"""
+SELECT strftime(ts, '%H:%M:%S') AS time, hottest_celsius, round(flow_liters_per_minute, 1) AS loop_liters_per_minute,
+       ports_down, port_errors, trust
+FROM host_timeline WHERE host = '{host}' ORDER BY ts"""
+"""Of a host: GPU temperature, coolant, fabric and trust on one timeline."""
 
 HOTTEST = "SELECT host, max(temperature_celsius) FROM fleet_now GROUP BY host"
 
@@ -56,20 +58,20 @@ HOTTEST = "SELECT host, max(temperature_celsius) FROM fleet_now GROUP BY host"
 def demo(folder: Path, hosts: int, seed: int) -> None:
     """Run a whole hall on this machine for a minute and a half.
 
-    A simulated hall serves exporter pages and writes system logs; collectors read both; the sink writes the lake;
-    the engine raises alerts. Five faults and four decoys are injected. Exit code 1 if a fault was missed or a decoy
-    raised anything.
+    A simulated hall shows itself as a real one does: exporter pages, system logs, sysfs, Redfish, attestation
+    reports, answers to probes. Collectors read all of it; the sink writes the lake; the engine raises alerts. Nine
+    faults and eight decoys are injected. Exit code 1 if a fault was missed or a decoy raised anything.
     """
     console, clock = open_console(), SystemClock()
     with fresh_folder(folder):
         hall = DemoHall(folder, hosts=hosts, seed=seed, quiet=False, clock=clock)
-        say(console, f"A hall of {hosts} hosts with 8 GPUs each, scraped every second, in {folder}/")
+        say(console, f"A hall of {hosts} hosts with 8 GPUs each in {folder}/")
         try:
             config = hall.start()
             with watch_alerts(config, clock) as alerts, console.status("watching the hall"):
                 found = watch(hall, alerts, clock, lambda line: say(console, line))
                 labels = hall.labels()
-                hall.parts.stop("collect", "engine")
+                hall.parts.stop(PROBE, "collect", "engine")
                 found += alerts.poll()
             hall.stop()
         finally:
@@ -148,13 +150,14 @@ def _report(console: Console, verdict: Verdict, config: Config, config_path: Pat
         "bold green" if verdict.passed else "bold red",
     )
     with connect(config.lake.path) as lake:
-        ((rows,),) = lake.sql("SELECT count(*) FROM gpu_samples").fetchall()
+        ((rows,),) = lake.sql("SELECT sum(rows)::BIGINT FROM lake_tables").fetchall()
         say(
             console,
-            f"\n{rows:,} rows of GPU samples lie in {config_path.parent / 'lake'}/ as Delta tables. Asked:\n",
+            f"\n{rows:,} rows of {len(STREAMS)} streams lie in {config_path.parent / 'lake'}/ as Delta tables. Asked:\n",
         )
-        say(console, QUESTION)
-        print_answer(lake.sql(QUESTION), "table", sys.stdout.buffer)
+        question = QUESTION.format(host=_most_telling(verdict))
+        say(console, question)
+        print_answer(lake.sql(question), "table", sys.stdout.buffer)
     command = called()
     say(
         console,
@@ -164,6 +167,12 @@ def _report(console: Console, verdict: Verdict, config: Config, config_path: Pat
         f"  {command} verify-log --config {config_path}\n"
         f"  make up          the same hall, until Ctrl-C",
     )
+
+
+def _most_telling(verdict: Verdict) -> str:
+    """Return the host whose timeline is worth a look: the one that lost its trust."""
+    hosts = {label["name"]: str(label["host"]) for label, _ in verdict.faults}
+    return hosts.get("debug-guest") or next(iter(hosts.values()))
 
 
 def _verdict_table(verdict: Verdict) -> Table:

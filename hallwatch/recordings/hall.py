@@ -14,8 +14,12 @@ from pathlib import Path
 from contract.config import NAME_PATTERN
 from contract.errors import ConfigError
 from hallwatch.recordings.logs import read_log
+from hallwatch.recordings.messages import read_messages
 from hallwatch.recordings.pages import read_pages
+from hallwatch.recordings.proofs import read_proofs
 from hallwatch.recordings.recording import Recording
+from hallwatch.recordings.services import read_services
+from hallwatch.recordings.trees import read_trees
 from ingest.topology.hallfile import read_hall_file
 
 INVENTORY = "inventory.yaml"
@@ -43,6 +47,26 @@ KINDS = (
         "a kernel log: dmesg, syslog, journal JSON or /dev/kmsg; also .syslog .dmesg .kmsg .json .jsonl .txt; its "
         "lines come as far apart as their times are",
         read_log,
+    ),
+    Kind(
+        "NAME.sysfs/, NAME/SECONDS.sysfs/",
+        "what a host's kernel shows in /sys: ports of the fabric, memory, PCIe",
+        read_trees,
+    ),
+    Kind(
+        "NAME.redfish/, NAME/SECONDS.redfish/",
+        "the documents of a coolant unit or server, as Redfish mockups hold them",
+        read_services,
+    ),
+    Kind(
+        "NAME.csv, NAME.jsonl",
+        "MQTT messages of a building: offset,topic,payload or JSON objects with topic and payload",
+        read_messages,
+    ),
+    Kind(
+        "NAME.evidence/, NAME/SECONDS.evidence/",
+        "attestation evidence and the certificates it is checked with, judged at its own time",
+        read_proofs,
     ),
 )
 

@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 from typing_extensions import override
 
 from contract.clock import Clock
-from hallwatch.recordings.recording import Table, read_timed, shown_at
+from hallwatch.recordings.recording import Table, on_loopback, read_timed, shown_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +77,11 @@ class PageServer:
 @contextmanager
 def serve(recording: PageRecording, clock: Clock) -> Iterator[str]:
     """Serve a recording on a loopback port by the given clock; yield its URL."""
-    server = _server(recording, clock, clock.monotonic())
-    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with on_loopback(_handler(recording, clock, clock.monotonic())) as url:
+        yield f"{url}/metrics"
 
 
-def _server(recording: PageRecording, clock: Clock, began: float) -> ThreadingHTTPServer:
+def _handler(recording: PageRecording, clock: Clock, began: float) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -103,4 +97,4 @@ def _server(recording: PageRecording, clock: Clock, began: float) -> ThreadingHT
         def log_message(self, format: str, *args: object) -> None:
             """Stay quiet: the collector tells how each scrape went."""
 
-    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    return Handler

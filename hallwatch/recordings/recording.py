@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from threading import Thread
+from typing import Any, Protocol, TypeAlias
 
 from contract.clock import Clock
 
-Table: TypeAlias = Mapping[str, str | float | bool]
+Table: TypeAlias = Mapping[str, Any]
 """A collector's table of the configuration."""
 
 _SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
@@ -95,3 +97,15 @@ def read_timed(entry: Path, suffix: str) -> dict[float, Path]:
         if path.name.endswith(suffix) and _SECONDS.fullmatch(seconds):
             timed[float(seconds)] = path
     return dict(sorted(timed.items()))
+
+
+@contextmanager
+def on_loopback(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Answer requests on a loopback port until the block is left; yield the URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()

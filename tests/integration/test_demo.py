@@ -32,7 +32,7 @@ def test_the_demo_finds_every_fault_and_nothing_else(
 ) -> None:
     _, done = demo
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 of 5 faults raised, 0 false alerts" in done.stdout
+    assert "9 of 9 faults raised, 0 false alerts" in done.stdout
 
 
 def test_after_the_demo_its_lake_answers_and_its_log_is_whole(
@@ -44,11 +44,15 @@ def test_after_the_demo_its_lake_answers_and_its_log_is_whole(
         "sql", "SELECT rule FROM alerts ORDER BY rule", *config, "--format", "json", folder=folder
     )
     assert [json.loads(line)["rule"] for line in answer.stdout.splitlines()] == [
+        "attestation-debug",
+        "coolant-leak",
+        "dimm-uncorrectable",
         "gpu-thermal-margin",
         "gpu-xid-fatal",
         "gpu-xid-fatal",
         "host-silent",
         "nic-fatal",
+        "port-link-down",
     ]
     lost = hallwatch(
         "sql", "SELECT sum(missing) AS missing FROM completeness", *config, "--format", "csv", folder=folder
@@ -62,7 +66,29 @@ def test_after_the_demo_its_lake_answers_and_its_log_is_whole(
     }
     verified = hallwatch("verify-log", *config, folder=folder)
     assert verified.returncode == 0, verified.stdout
-    assert verified.stdout.startswith("whole: 5 transitions")
+    assert verified.stdout.startswith("whole: 9 transitions")
+
+
+def test_one_question_puts_all_families_of_a_host_on_one_timeline(
+    demo: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = demo
+    labels = json.loads((folder / "demo-hall/twin/labels.json").read_text())
+    struck = {label["name"]: label["host"] for label in labels}
+    query = (
+        "SELECT host, max(hottest_celsius) > 80 AS hot, min(flow_liters_per_minute) > 20 AS flows, "
+        "max(ports_down) AS down, list_sort(list(DISTINCT trust)) AS trust FROM host_timeline GROUP BY host"
+    )
+    answer = hallwatch(
+        "sql", query, "--config", "demo-hall/hallwatch.toml", "--format", "json", folder=folder
+    )
+    rows = {row["host"]: row for row in map(json.loads, answer.stdout.splitlines())}
+    assert len(rows) == 8
+    assert {host for host, row in rows.items() if row["hot"]} == {struck["thermal"]}
+    assert {host for host, row in rows.items() if row["down"]} == {struck["link-down"]}
+    violated = {host for host, row in rows.items() if "genuine, policy violated" in row["trust"]}
+    assert violated == {struck["debug-guest"]}
+    assert all(row["flows"] and "genuine, policy met" in row["trust"] for row in rows.values())
 
 
 def test_what_only_the_logs_know_is_in_the_lake_and_what_was_forged_is_not(
@@ -84,7 +110,7 @@ def test_up_runs_until_ctrl_c_and_leaves_no_process_behind(tmp_path: Path) -> No
     try:
         wait_for_rows(tmp_path, process)
         children = children_of(process.pid)
-        assert len(children) == 4
+        assert len(children) == 5
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
     finally:

@@ -1,0 +1,32 @@
+"""Configurations as text, for those that write one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+Table: TypeAlias = Mapping[str, Any]
+
+
+def config_text(comment: str, sections: Mapping[str, Table], collectors: Iterable[Table]) -> str:
+    """Return a configuration as a person would write it; sections without keys are left out."""
+    lines = [f"# {comment}"]
+    for name, section in sections.items():
+        if section:
+            lines += ["", f"[{name}]", *_pairs(section)]
+    for table in collectors:
+        lines += ["", "[[ingest.collectors]]", *_pairs(table)]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(table: Table) -> list[str]:
+    return [f"{key} = {_value(value)}" for key, value in table.items()]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(_pairs(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value)
