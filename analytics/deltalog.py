@@ -22,6 +22,18 @@ def entry_path(table: Path, version: int) -> Path:
     return table / "_delta_log" / f"{version:020}.json"
 
 
+def is_made(table: Path) -> bool:
+    """Tell whether there is a table: whoever makes one, or died making it, leaves a log without an entry.
+
+    Raises StoreError(unreadable) where files of rows lie beside such a log: that is no table that was never made.
+    """
+    if any((table / "_delta_log").glob("*.json")):
+        return True
+    if any(table.glob("**/*.parquet")):
+        raise StoreError("unreadable", f"{table}: files of rows, and no log that says which of them count")
+    return False
+
+
 def newest_version(table: Path, known: int) -> int:
     """Return the newest version, given one that exists: the log has no holes above it."""
     while entry_path(table, known + 1).exists():

@@ -81,7 +81,7 @@ class Lake:
     def table(self, stream: Stream) -> LakeTable | None:
         """Open a stream's table; None where there is none yet."""
         folder = self.path / stream.name
-        if not (folder / "_delta_log").exists():
+        if not deltalog.is_made(folder):
             return None
         table = LakeTable(folder, stream, reached=self.reached)
         table.add_new_columns()

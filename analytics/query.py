@@ -200,7 +200,7 @@ class _TableFiles:
         return True
 
     def _open(self) -> bool:
-        if not (self._path / "_delta_log").is_dir():
+        if not deltalog.is_made(self._path):
             return False
         try:
             table = DeltaTable(self._path, version=self._fixed)

@@ -21,6 +21,7 @@ from typing import Self
 
 from alerts.journal import FILE as JOURNAL
 from alerts.testing import Receiver
+from analytics.deltalog import is_made
 from analytics.lake import LakeTable
 from contract.bus import Bus, Record, TopicPartition
 from contract.bus.local import LocalBus
@@ -286,6 +287,8 @@ class Rig:
     def has_stored(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Tell whether the lake holds everything before some ends of the bus."""
         for stream in STREAMS:
+            if not is_made(self.disk("lake") / stream.name):
+                return False
             table = LakeTable(self.disk("lake") / stream.name, stream)
             log = self.bus.describe(stream.topic).log
             for number in range(stream.partitions):

@@ -241,6 +241,23 @@ def test_a_column_that_changed_its_type_is_refused(tmp_path):
         lake.table(dataclasses.replace(SMALL, columns=columns))
 
 
+def test_a_table_whose_maker_died_is_no_table_and_is_made_anew(tmp_path):
+    (tmp_path / "lake" / GPU_SAMPLES.name / "_delta_log").mkdir(parents=True)
+    lake = Lake(tmp_path / "lake")
+    assert lake.table(GPU_SAMPLES) is None
+    assert connect(tmp_path / "lake").sql("SELECT count(*) FROM gpu_samples").fetchall() == [(0,)]
+    assert lake.create(GPU_SAMPLES, LOG, dict.fromkeys(range(24), 0)).version == 0
+    assert lake.table(GPU_SAMPLES).version == 0
+
+
+def test_rows_whose_log_is_gone_are_not_taken_for_a_new_table(table):
+    (table.path / "part-0.parquet").touch()
+    for entry in (table.path / "_delta_log").glob("*.json"):
+        entry.unlink()
+    with pytest.raises(StoreError, match="no log that says which"):
+        Lake(table.path.parent).table(GPU_SAMPLES)
+
+
 def test_a_table_that_is_torn_says_so(table):
     Path(table.path, "_delta_log", f"{0:020}.json").write_text("{torn")
     with pytest.raises(StoreError, match="cannot be opened"):
