@@ -15,14 +15,23 @@ from twin.evidence import Guest, Maker, Processor, parcel
 from twin.plan import Plan
 
 State: TypeAlias = Literal[
-    "sound", "debug", "altered", "other_image", "old_firmware", "uncertified", "stuck", "silent"
+    "sound",
+    "debug",
+    "altered",
+    "other_image",
+    "old_firmware",
+    "new_firmware",
+    "uncertified",
+    "stuck",
+    "silent",
 ]
 """`debug`: its machine is open to a debugger; `altered`: a byte changes after the signature; `other_image`: something else
-was started; `old_firmware`: the host went back to firmware of before; `uncertified`: the certificate does not come along;
+was started; `old_firmware`, `new_firmware`: the host went back to firmware of before, or on to the next; `uncertified`: the certificate does not come along;
 `stuck`: it hands in its last report again and again; `silent`: it hands in nothing."""
 
 FIRMWARE = {"bootloader": 4, "tee": 0, "snp": 27, "microcode": 219}
 FIRMWARE_BEFORE = {"bootloader": 4, "tee": 0, "snp": 24, "microcode": 211}
+FIRMWARE_AFTER = {"bootloader": 4, "tee": 0, "snp": 28, "microcode": 222}
 
 _MEASUREMENT = 0x90
 """Where it begins in a report."""
@@ -73,7 +82,8 @@ class Agents:
 
     def _parcel(self, number: int, now_us: int) -> bytes:
         state, host, chip = self.states[number], self._hosts[number].name, self._processors[number]
-        firmware = FIRMWARE_BEFORE if state == "old_firmware" else FIRMWARE
+        others = {"old_firmware": FIRMWARE_BEFORE, "new_firmware": FIRMWARE_AFTER}
+        firmware = others.get(state, FIRMWARE)
         if chip.tcb != firmware:
             chip.load(firmware)
         if state == "stuck" and number in self._last:

@@ -6,15 +6,14 @@ ports send as much as jobs communicate. Each shows itself to the outside as the 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from twin import physics
+from twin.agents import Agents
 from twin.cdu import Cdu, serve_cdu
-from twin.evidence import Guest, Maker, Processor, Product, parcel
 from twin.fabric_tree import FabricTree
 from twin.hall import Hall
 from twin.host_tree import HostTree
@@ -32,8 +31,6 @@ HOST_WATTS = 2_600.0
 """Of a host without its GPUs: processors, memory, network cards, fans (DGX H100 data sheet: 10.2 kW at most)."""
 
 _CORES_PER_SOCKET = 8  # enough to show a machine; each is some files
-_PRODUCT: Product = "Genoa"
-_TCB = {"bootloader": 10, "tee": 0, "snp": 0x1B, "microcode": 84}
 _WARM_UP_SECONDS = 600.0
 _LOAD_RATIO = 0.4  # of what a port could send while its job communicates
 _SLOWEST_FLOW = 0.05
@@ -62,18 +59,10 @@ class Devices:
         ]
         self.cdus = _draw_cdus(plan, hall)
         self.services: Mapping[str, Service] = {name: serve_cdu(cdu) for name, cdu in self.cdus.items()}
-        maker = Maker(_PRODUCT, now_us)
-        maker.write_root(folder / "roots")
-        self.processors = [
-            Processor(maker=maker, chip_id=hashlib.sha512(host.name.encode()).digest(), tcb=_TCB)
-            for host in plan.hosts
-        ]
-        self.guests = [Guest.named(host.name) for host in plan.hosts]
-        self.now_us = now_us
+        self.agents = Agents(plan, now_us, every_seconds=EVIDENCE_SECONDS)
+        self.agents.maker.write_root(folder / "roots")
         self._cdu_of_host = [host.cdu for host in plan.hosts]
-        self._files_due = self._evidence_due = 0.0
-        self._elapsed_seconds = self._files_at = 0.0
-        self._proofs = 0
+        self._files_due = self._elapsed_seconds = self._files_at = 0.0
         self._heat_units(hall, _WARM_UP_SECONDS)
 
     def step(self, hall: Hall, seconds: float, now_us: int) -> None:
@@ -81,29 +70,13 @@ class Devices:
 
         To be called before the hall moves: it then feels the coolant of this step.
         """
-        self.now_us = now_us
         self._elapsed_seconds += seconds
         self._heat_units(hall, seconds)
         self._cool_plates(hall)
         if self._elapsed_seconds >= self._files_due:
             self._files_due = self._elapsed_seconds + FILES_SECONDS
             self._show_hosts(hall)
-        if self._elapsed_seconds >= self._evidence_due:
-            self._evidence_due = self._elapsed_seconds + EVIDENCE_SECONDS
-            for host in range(len(self._plan.hosts)):
-                self.prove(host)
-
-    def prove(self, host: int) -> None:
-        """Let a host hand in a report of its processor on its guest, signed now."""
-        name, processor = self._plan.hosts[host].name, self.processors[host]
-        self._proofs += 1
-        nonce = hashlib.sha512(f"{name}/{self._proofs}".encode()).digest()
-        report = processor.report(self.guests[host], nonce)
-        folder = self._evidence_folder / name
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f"{self._proofs}.part"
-        draft.write_bytes(parcel(name, report, {"vcek": processor.certificate}, self.now_us))
-        draft.replace(draft.with_suffix(".evidence"))
+        self.agents.write(self._evidence_folder, now_us)
 
     def _heat_units(self, hall: Hall, seconds: float) -> None:
         """Let the units carry away what the hosts take in."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from twin.cdu import LEAKING_DETECTOR
-from twin.evidence import Guest
 from twin.hall import Hall
 from twin.sensors import Readings
 from twin.syslog import xid
@@ -211,19 +210,14 @@ def _hold_hang(hall: Hall, target: Target, _magnitude: Magnitude, _age_seconds: 
 
 
 def _begin_debug(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
-    devices = _devices(hall)
-    devices.guests[target.host] = Guest.named(hall.plan.hosts[target.host].name, debug=True)
-    devices.prove(target.host)
+    _devices(hall).agents.states[target.host] = "debug"
 
 
 # -- firmware-update: newer firmware of a secure processor, and with it another key and certificate ----------
 
 
 def _begin_update(hall: Hall, target: Target, _magnitude: Magnitude) -> None:
-    devices = _devices(hall)
-    processor = devices.processors[target.host]
-    processor.load({**processor.tcb, "snp": processor.tcb["snp"] + 1})
-    devices.prove(target.host)
+    _devices(hall).agents.states[target.host] = "new_firmware"
 
 
 # -- silent-host: the exporter, or the whole host, stops answering --------------------------------------
