@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from contract.stream import LAKE_COLUMNS, Column, ColumnKind, Stream
 from contract.streams import STREAMS
@@ -52,13 +53,19 @@ def config_table(model: type[BaseModel], *, without: str) -> Iterator[str]:
     yield "|---|---|---|"
     for key, field in model.model_fields.items():
         if key != without:
-            default = "required" if field.is_required() else _default(field.default)
+            default = "required" if field.is_required() else _default(_value(field))
             yield f"| `{key}` | {default} | {field.description} |"
+
+
+def _value(field: FieldInfo) -> object:
+    return field.get_default(call_default_factory=True, validated_data={})
 
 
 def _default(value: object) -> str:
     """Write a default as TOML does; null is the key left out."""
     match value:
+        case dict():
+            return ", ".join(f'`"{key}" = "{item}"`' for key, item in value.items()) or "none"
         case None:
             return "none"
         case bool():

@@ -84,6 +84,7 @@ def serve(recording: PageRecording, clock: Clock) -> Iterator[str]:
 def _handler(recording: PageRecording, clock: Clock, began: float) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # one packet an answer: two would wait for an acknowledgement that is delayed
 
         def do_GET(self) -> None:
             page = recording.page(clock.monotonic() - began)

@@ -74,6 +74,7 @@ class ServicePlayer:
 def _handler(recording: ServiceRecording, clock: Clock, began: float) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # one packet an answer: two would wait for an acknowledgement that is delayed
 
         def do_GET(self) -> None:
             at = shown_at(recording.seconds, clock.monotonic() - began)

@@ -54,14 +54,12 @@ class RedfishConfig(EquipmentConfig, LoopConfig):
     )
     ca_file: Path | None = Field(
         default=None,
-        description="Certificates that the service is checked with (PEM), as a whole path; else the machine's.",
+        description="Certificates that the service is checked with (PEM); else the machine's.",
     )
     username: str | None = Field(
         default=None, max_length=255, description="User who logs in; a role that may only read is enough."
     )
-    password_file: Path | None = Field(
-        default=None, description="File that holds the password, as a whole path."
-    )
+    password_file: Path | None = Field(default=None, description="File that holds the password.")
     auth: Literal["session", "basic"] = Field(
         default="session",
         description="`session`: one session, kept and closed at the end; `basic`: the password with each request.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from hallwatch.recordings.logs import (
     LogWriter,
 )
 from hallwatch.recordings.pages import PageRecording, serve
+from ingest.attestation.evidence import read_evidence
+from twin.agents import FIRMWARE
+from twin.evidence import Guest, Maker, Processor
 
 
 def page_recordings(folder: Path) -> list[PageRecording]:
@@ -187,3 +191,74 @@ def test_a_log_is_written_as_time_passes_and_never_more_than_is_read_at_once(
         seen.append((writer.path.read_text().count("\n"), writer.due_seconds))
     assert seen == [(2, 0.0), (3, 5.0), (3, 5.0), (4, float("inf"))]
     assert writer.path.read_text() == (tmp_path / "a.log").read_text()
+
+
+def test_the_trees_of_a_kernel_follow_each_other_behind_one_path(tmp_path: Path) -> None:
+    for seconds, state in (("0", "4: ACTIVE"), ("7.5", "1: DOWN")):
+        port = tmp_path / "in" / "h1" / f"{seconds}.sysfs" / "class/infiniband/mlx5_0/ports/1"
+        port.mkdir(parents=True)
+        (port / "state").write_text(state)
+    (recording,) = read_recordings(tmp_path / "in").recordings
+    assert (recording.name, recording.last_seconds, recording.polled) == ("h1", 7.5, True)
+    seen = []
+    with recording.play(tmp_path / "recorded", FakeClock(), mapped=False) as player:
+        [table] = player.tables
+        assert (table["collector"], table["sysfs_root"]) == ("fabric-ports", "recorded/h1.sysfs")
+        for elapsed in range(9):
+            player.show(elapsed)
+            shown = tmp_path / "recorded/h1.sysfs/class/infiniband/mlx5_0/ports/1/state"
+            seen.append(shown.read_text())
+    assert seen == ["4: ACTIVE"] * 8 + ["1: DOWN"]
+
+
+def test_the_documents_of_a_redfish_service_are_served_as_they_were(tmp_path: Path) -> None:
+    for seconds, version in (("0", "1.0.0"), ("5", "1.1.0")):
+        folder = tmp_path / "cdu" / f"{seconds}.redfish"
+        folder.mkdir(parents=True)
+        (folder / "index.json").write_text(json.dumps({"RedfishVersion": version}))
+    (recording,) = read_recordings(tmp_path).recordings
+    clock = FakeClock()
+    with recording.play(tmp_path / "recorded", clock, mapped=False) as player:
+        [table] = player.tables
+        url = f"{table['url']}/redfish/v1/"
+        assert (table["collector"], table["equipment"]) == ("coolant-redfish", "cdu")
+        assert httpx.get(url).json()["RedfishVersion"] == "1.0.0"
+        clock.advance(5)
+        assert httpx.get(url).json()["RedfishVersion"] == "1.1.0"
+        assert httpx.get(f"{url}Chassis").status_code == 404
+
+
+def test_the_messages_of_a_building_are_known_by_their_topics(tmp_path: Path) -> None:
+    (tmp_path / "pod.csv").write_text(
+        'offset,topic,payload\n0s,BMS/v1/PUB/Value/a,"{}"\n12s,BMS/v1/PUB/Value/a,"{}"\n'
+    )
+    (tmp_path / "table.csv").write_text("a,b,c\n1,2,3\n")
+    hall = read_recordings(tmp_path)
+    assert [(r.name, r.last_seconds) for r in hall.recordings] == [("pod", 12.0)]
+    assert hall.not_playable == ("table.csv",)
+    with hall.recordings[0].play(tmp_path / "recorded", FakeClock(), mapped=False) as player:
+        assert player.tables[0]["path"] == "recorded/pod.csv"
+        assert (tmp_path / "recorded/pod.csv").read_text() == (tmp_path / "pod.csv").read_text()
+
+
+def test_evidence_is_handed_in_at_its_second_with_what_lies_beside_it(tmp_path: Path) -> None:
+    maker = Maker("Milan", 1_780_272_000_000_000)
+    chip = Processor(maker=maker, chip_id=bytes(64), tcb=FIRMWARE)
+    for seconds in ("0", "30"):
+        folder = tmp_path / "in" / "vm1" / f"{seconds}.evidence"
+        folder.mkdir(parents=True)
+        (folder / "report.bin").write_bytes(chip.report(Guest.named(seconds)))
+        (folder / "vcek.der").write_bytes(chip.certificate)
+    (recording,) = read_recordings(tmp_path / "in").recordings
+    assert (recording.name, recording.last_seconds) == ("vm1", 30.0)
+    drop = tmp_path / "recorded" / "vm1.evidence"
+    with recording.play(tmp_path / "recorded", FakeClock(), mapped=False) as player:
+        player.show(0.0)
+        assert [path.name for path in drop.iterdir()] == ["0000-report.bin.evidence"]
+        assert player.due_seconds == 30.0
+        player.show(30.0)
+        assert player.due_seconds == float("inf")
+    evidence = read_evidence((drop / "0001-report.bin.evidence").read_bytes())
+    assert evidence.body == chip.report(Guest.named("30"))
+    assert evidence.attached == {"vcek.der": chip.certificate}
+    assert evidence.host == "vm1"

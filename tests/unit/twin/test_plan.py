@@ -56,7 +56,19 @@ def test_the_inventory_maps_every_rack_to_its_cdu_and_every_gpu_to_its_host():
         "pci_bus_id": "00000000:64:00.0",
         "model": "NVIDIA H100 80GB HBM3",
     }
-    assert hosts[0]["nics"][0] == {"nic": "mlx5_0", "guid": plan.hosts[0].nics[0].guid, "speed_gbps": 400}
+    assert hosts[0]["nics"][0] == {
+        "nic": "mlx5_0",
+        "guid": plan.hosts[0].nics[0].guid,
+        "speed_gbps": 400,
+        "width": 4,
+        "rail": 0,
+        "leaf": "leaf-1",
+    }
+    assert [nic["leaf"] for nic in hosts[0]["nics"]] == ["leaf-1"] * 4 + ["leaf-2"] * 4
+    assert [(loop["loop"], loop["cdu"]) for loop in inventory["loops"]] == [
+        ("loop-cdu-1", "cdu-1"),
+        ("loop-cdu-2", "cdu-2"),
+    ]
 
 
 def test_rows_are_lettered_past_z():
