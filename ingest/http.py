@@ -136,11 +136,8 @@ class SiteClient:
         Raises CollectError: unreachable, timeout, too_large, unreadable.
         """
         url = self._base + path
-        sent: dict[bytes | str, bytes | str] = {
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            **(headers or {}),
-        }
+        sent: dict[bytes | str, bytes | str] = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        sent.update(headers or {})
         with (
             _told(url),
             self._pool.stream(

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import orjson
 from bench import BenchRow, median_ratio
@@ -190,11 +191,8 @@ def _files_of(poll: Callable[[], None]) -> list[Path]:
         asked.append(self._at(path))
         return text(self, path)
 
-    KernelTree.text = noted
-    try:
+    with mock.patch.object(KernelTree, "text", noted):
         poll()
-    finally:
-        KernelTree.text = text
     return [path for path in map(Path, asked) if path.is_file()]
 
 

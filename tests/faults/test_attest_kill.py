@@ -59,7 +59,7 @@ def told(folder: Path, stream: Stream, column: str) -> list[str]:
 def test_a_reader_that_is_killed_loses_and_doubles_no_evidence(tmp_path: Path) -> None:
     folder = tmp_path / "drop"
     folder.mkdir()
-    stop, digests = threading.Event(), []
+    stop, digests = threading.Event(), list[str]()
     writer = threading.Thread(target=drop, args=(folder, stop, digests))
     writer.start()
     try:

@@ -1,6 +1,7 @@
 """What the twin's agents hand in, taken in by the real collector: each state is told by its rule, and nothing else is."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ class Story:
             assert reading.rejected == {}
             self.readings.append(((now_us - START_US) / 1e6, reading))
 
-    def rows(self, stream) -> list[dict]:
+    def rows(self, stream) -> list[dict[str, Any]]:
         return [row for _, reading in self.readings for row in rows_of(reading, stream)]
 
     def told(self) -> list[tuple[str, str, str]]:

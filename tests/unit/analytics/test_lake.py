@@ -247,7 +247,9 @@ def test_a_table_whose_maker_died_is_no_table_and_is_made_anew(tmp_path):
     assert lake.table(GPU_SAMPLES) is None
     assert connect(tmp_path / "lake").sql("SELECT count(*) FROM gpu_samples").fetchall() == [(0,)]
     assert lake.create(GPU_SAMPLES, LOG, dict.fromkeys(range(24), 0)).version == 0
-    assert lake.table(GPU_SAMPLES).version == 0
+    opened = lake.table(GPU_SAMPLES)
+    assert opened is not None
+    assert opened.version == 0
 
 
 def test_rows_whose_log_is_gone_are_not_taken_for_a_new_table(table):

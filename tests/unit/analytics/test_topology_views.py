@@ -1,5 +1,7 @@
 """Place and topology: any name that an alert or a row may carry leads to rack, loop, leaf and rail."""
 
+from typing import Any
+
 import pytest
 
 from analytics.testing import SinkRig
@@ -8,7 +10,7 @@ from contract.streams.topology import INVENTORY
 
 GUID = "0x58a2e10300123456"
 
-ASSETS = [
+ASSETS: list[dict[str, Any]] = [
     {"asset": "hall-1", "kind": "hall"},
     {"asset": "fws-1", "kind": "loop", "parent": "hall-1", "loop_kind": "fws"},
     {"asset": "tcs-1", "kind": "loop", "parent": "hall-1", "cdu": "cdu-1"},

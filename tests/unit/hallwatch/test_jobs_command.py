@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,10 +20,10 @@ class Cluster(SinkRig):
         super().__init__(folder, streams=(JOBS, DEAD_LETTERS))
         self.sent = 0
 
-    def tell(self, job: str, hosts: list[str], **values: object) -> None:
+    def tell(self, job: str, hosts: list[str], **values: Any) -> None:
         self.clock.advance(60)
         now = [self.clock.now_us()] * len(hosts)
-        row = {"state": "running", "part": 0, "start_ts": now, **values}
+        row: dict[str, Any] = {"state": "running", "part": 0, "start_ts": now, **values}
         self.send(
             self.sent,
             stream=JOBS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -76,7 +77,9 @@ class Desk:
         """Send a whole map as one version; return its digest."""
         file = parse_hall_file(text.encode(), "hall.yaml")
         rows = [{**asset, "state": "active", "version": file.digest} for asset in file.assets.values()]
-        columns = {name: [row.get(name) for row in rows] for name in {name for row in rows for name in row}}
+        columns: dict[str, Any] = {
+            name: [row.get(name) for row in rows] for name in {name for row in rows for name in row}
+        }
         columns["ts"] = [self.rig.clock.now_us()] * len(rows)
         self.rig.send(
             self.published,

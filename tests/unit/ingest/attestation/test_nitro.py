@@ -123,7 +123,7 @@ def test_a_claim_that_nobody_described_is_told_and_decides_nothing(outcome):
 
 
 def test_a_document_without_authorities_is_forged(outcome):
-    for bundle in (None, [], ...):
+    for bundle in (None, list[bytes](), ...):
         assert outcome(cabundle=bundle) == ("forged", ("no_authority",))
 
 
@@ -328,7 +328,9 @@ def test_a_document_with_any_bytes_changed_is_never_genuine_and_never_an_error(a
     setting = Setting(at_us=START_US, roots=authorities.roots())
     result = NitroVerifier().verify(read_evidence(bytes(body)), setting)
     assert (
-        result.verdict != "genuine" or bytes(body) == _kept(authorities) or _only_wrapping(body, authorities)
+        result.verdict != "genuine"
+        or bytes(body) == _kept(authorities)
+        or _only_wrapping(bytes(body), authorities)
     )
 
 
@@ -351,8 +353,9 @@ def test_the_time_of_a_document_is_its_own_also_in_seconds(document):
 
 def _kept(authorities) -> bytes:
     """Return the same document each time: a signature is another one each time."""
-    authorities.kept = getattr(authorities, "kept", None) or authorities.document()
-    return authorities.kept
+    kept: bytes = getattr(authorities, "kept", None) or authorities.document()
+    authorities.kept = kept
+    return kept
 
 
 def _only_wrapping(body: bytes, authorities) -> bool:

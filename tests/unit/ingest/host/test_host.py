@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -47,13 +48,15 @@ class Machine:
         self.collector = self.start()
         self.collector.restore(cursor)
 
-    def poll(self, seconds: float = 10.0) -> dict[str, list[dict]]:
+    def poll(self, seconds: float = 10.0) -> dict[str, list[dict[str, Any]]]:
         """Let time pass and read; return the rows of each stream without their nulls."""
         self.tree.advance(seconds)
         self.now_us += round(seconds * 1_000_000)
         reading = self.collector.collect(self.now_us)
         self.rejected = reading.rejected
-        found = {stream.name: [] for stream in (HOST_SAMPLES, HOST_DIMMS, HOST_PCIE, HOST_EVENTS)}
+        found: dict[str, list[dict[str, Any]]] = {
+            stream.name: [] for stream in (HOST_SAMPLES, HOST_DIMMS, HOST_PCIE, HOST_EVENTS)
+        }
         for rows in reading.rows:
             table, rejected = clean(
                 Rows(stream=rows.stream, columns={"host": ["h1"] * len(rows), **rows.columns})
@@ -69,16 +72,16 @@ class Machine:
             ]
         return found
 
-    def events(self, seconds: float = 10.0) -> list[tuple]:
+    def events(self, seconds: float = 10.0) -> list[tuple[Any, ...]]:
         """Read; return what happened: event, device, occurrences."""
         rows = self.poll(seconds)["host_events"]
         return [(row["event"], row.get("device"), row.get("occurrences")) for row in rows]
 
-    def dimm(self, name: str, seconds: float = 60.0) -> dict:
+    def dimm(self, name: str, seconds: float = 60.0) -> dict[str, Any]:
         (row,) = [row for row in self.poll(seconds)["host_dimms"] if row["dimm"] == name]
         return row
 
-    def device(self, name: str, seconds: float = 60.0) -> dict:
+    def device(self, name: str, seconds: float = 60.0) -> dict[str, Any]:
         (row,) = [row for row in self.poll(seconds)["host_pcie"] if row["device"] == name]
         return row
 
@@ -317,7 +320,7 @@ def test_memory_that_is_told_by_rank_is_read_like_modules(machine, tmp_path):
     [("0000:53:00.0", GPU), ("00000000:53:00.0", GPU), ("0000:CA:00.1", "0000:ca:00.1"), ("53:00.0", GPU)],
 )
 def test_an_address_may_be_written_as_other_programs_do(written, read):
-    config = MachineConfig(collector="host", host="h1", expected_addresses=[written])
+    config = MachineConfig(collector="host", host="h1", expected_addresses=(written,))
     assert config.expected_addresses == (read,)
 
 
