@@ -32,6 +32,7 @@ MAGIC = b"hwp1"
 PROBE, ANSWER = 1, 2
 _BEGINNINGS = {kind: MAGIC + bytes([kind]) for kind in (PROBE, ANSWER)}
 HEADER = struct.Struct("!4sB3x8sQQQQ")
+_SAID = struct.Struct("!B3x8sQQQQ")  # behind the magic
 _TIMES = struct.Struct("!QQ")
 MAC_BYTES = 16
 LEAST_BYTES = HEADER.size + MAC_BYTES
@@ -95,7 +96,8 @@ class Keys:
 
 def _mac(keyed: hashlib.blake2s, marks: bytes, content: bytes) -> bytes:
     state = keyed.copy()
-    state.update(marks + content)
+    state.update(marks)
+    state.update(content)
     return state.digest()
 
 
@@ -149,7 +151,7 @@ def decode(content: bytes, keys: Keys, marks: bytes, kind: int) -> Packet | Faul
         return "malformed"
     if not keys.prove(marks, content[:-MAC_BYTES], content[-MAC_BYTES:]):
         return "spoofed"
-    packet = Packet._make(HEADER.unpack_from(content)[1:])
+    packet = Packet._make(_SAID.unpack_from(content, 4))
     return packet if packet.sequence < MAX_SEQUENCE else "malformed"
 
 

@@ -100,7 +100,7 @@ class Prober:
                 ports = range(first, first + count) if first else [0] * count
                 sockets = self._sockets.setdefault(address, [])
                 for port in ports:
-                    sockets.append(ProbeSocket(address, port))
+                    sockets.append(ProbeSocket(address, port, usual_bytes=self._settings.packet_bytes))
                     self._selector.register(sockets[-1], selectors.EVENT_READ, sockets[-1])
         except OSError:
             self._release()

@@ -179,6 +179,17 @@ def test_an_authentic_probe_gets_one_answer_of_its_own_size(
     assert dropped(responder) == {}
 
 
+def test_of_probes_in_jumbo_frames_only_the_first_is_cut(
+    stranger: Stranger, responder: ResponderCollector
+) -> None:
+    stranger.socket.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        stranger.ask(stranger.probe(0, size=8_972))
+    stranger.socket.settimeout(5)
+    assert len(stranger.ask(stranger.probe(1, size=8_972))) == 8_972
+    assert dropped(responder) == {"spoofed": 1}
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
