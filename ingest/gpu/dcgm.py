@@ -48,8 +48,12 @@ class DcgmCollector:
     the same code again nor a code that another followed at once. Where `DCGM_EXP_XID_ERRORS_COUNT` is there too,
     its rises are told instead. Either way an event says "at least this"; the kernel log has the rest.
 
-    A GPU that is gone from the page is gone from the rows, which is no event: some GPUs never show some series.
-    Links are sent when a state or an error count changes and every 60 s, switches every 10 s.
+    It needs no privilege, only the way to the exporter's port. A poll costs the exporter one page of what it has
+    sampled anyway, and us some 10 ms of CPU for eight GPUs, their rows checked and encoded.
+
+    A page that does not come whole in time, is too large or is none has failed, and says nothing of any GPU. A GPU
+    that is gone from the page is gone from the rows, which is no event: some GPUs never show some series. Links are
+    sent when a state or an error count changes and every 60 s, switches every 10 s.
     """
 
     def __init__(self, config: DcgmConfig, context: Context) -> None:

@@ -108,6 +108,9 @@ class KernelLogCollector:
     but not the kernel's facility. In a file the tag `kernel:` is often all that is left of it, and `logger -t kernel`
     writes that, too: of files, take one that only the kernel's facility goes to (`kern.log`), or the journal.
 
+    It needs the right to read the log: group `adm` or `systemd-journal`; `/dev/kmsg` needs root or the capability
+    `CAP_SYSLOG`. A poll costs the machine nothing but the new lines, and us some 2 us of CPU for each.
+
     Where it has read and what it has told are stored together, so that a restart neither misses a line nor tells
     one twice. What a log loses before it is read is counted in `collector_status`: `records_overwritten` (the
     kernel's buffer is small), `log_replaced` (a file was truncated or its rotation removed), `entries_vacuumed`.
