@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-TESTS  ?= tests/unit tests/integration
+TESTS  ?=
 ARGS   ?=
 
 BIN := $(VENV)/bin
@@ -26,7 +26,7 @@ up: $(VENV)/.runtime ## start the services of this machine and keep them running
 
 .PHONY: test
 test: $(VENV)/.test ## run the tests; TESTS=tests/faults runs others, ARGS="-k spool" is passed on
-	$(PY) -m pytest $(TESTS) -m "not bench" $(ARGS)
+	$(PY) $(if $(TESTS),-m pytest $(TESTS) -m "not bench",tests/both.py) $(ARGS)
 
 .PHONY: faults
 faults: $(VENV)/.test ## kill, freeze, fill and cut a whole system; SEEDS=1-10, ONLY=kill_sink, ARGS=--full

@@ -27,7 +27,8 @@ def is_made(table: Path) -> bool:
 
     Raises StoreError(unreadable) where files of rows lie beside such a log: that is no table that was never made.
     """
-    if any((table / "_delta_log").glob("*.json")):
+    log = table / "_delta_log"
+    if any(log.glob("*.json")) or any(log.glob("*.checkpoint*.parquet")):
         return True
     if any(table.glob("**/*.parquet")):
         raise StoreError("unreadable", f"{table}: files of rows, and no log that says which of them count")
