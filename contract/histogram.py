@@ -79,6 +79,8 @@ class Histogram:
 
     def downscaled(self, schema: int) -> Histogram:
         """Return the same values in wider buckets, exactly as if they had been counted so."""
+        if schema == self.schema:
+            return self
         if schema > self.schema:
             raise ValueError(f"schema {self.schema} cannot become the finer {schema}")
         step = 2 ** (self.schema - schema)
@@ -219,9 +221,17 @@ def _one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
+def parents_of(lists: pa.Array) -> npt.NDArray[np.int64]:
+    """Return to which list each value of `lists.flatten()` belongs.
+
+    Arrow's own `list_parent_indices` also counts the values that a null list may own, which `flatten` leaves out.
+    """
+    return np.repeat(np.arange(len(lists)), pc.list_value_length(lists).fill_null(0).to_numpy())
+
+
 def _ascends(lists: pa.Array) -> Mask:
     """Say of each list whether its numbers ascend."""
-    parents = pc.list_parent_indices(lists).to_numpy()
+    parents = parents_of(lists)
     falls = (np.diff(lists.flatten().to_numpy()) <= 0) & (np.diff(parents) == 0)
     good = np.ones(len(lists), np.bool_)
     good[parents[1:][falls]] = False
@@ -230,7 +240,7 @@ def _ascends(lists: pa.Array) -> Mask:
 
 def _positive_sum(lists: pa.Array) -> npt.NDArray[np.int64]:
     """Return the sum of each list, -1 where a number of it is not above zero."""
-    parents, flat = pc.list_parent_indices(lists).to_numpy(), lists.flatten().to_numpy()
+    parents, flat = parents_of(lists), lists.flatten().to_numpy()
     sums = np.zeros(len(lists), np.int64)
     np.add.at(sums, parents, flat.astype(np.int64))
     sums[parents[flat <= 0]] = -1

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contract.errors import ContractError
-from contract.histogram import MAX_BUCKETS, MAX_NANOSECONDS, MAX_SCHEMA, check_histograms
+from contract.histogram import MAX_BUCKETS, MAX_NANOSECONDS, MAX_SCHEMA, check_histograms, parents_of
 
 TIME_TYPE = pa.timestamp("us")
 """Naive, always UTC: DuckDB returns it without a time-zone database."""
@@ -420,7 +420,7 @@ def _clean_buckets(
     flat = values.flatten()
     fits = pc.fill_null(pc.and_(pc.greater_equal(flat, low), pc.less_equal(flat, high)), False)
     wrong = np.zeros(len(values), np.bool_)
-    wrong[pc.list_parent_indices(values).to_numpy()[~np.asarray(fits)]] = True
+    wrong[parents_of(values)[~np.asarray(fits)]] = True
     lengths = pc.list_value_length(values).fill_null(0).to_numpy()
     counts: dict[str, int] = {}
     for mask, reason in ((wrong, "out_of_range"), (lengths > column.max_length, "too_long")):
