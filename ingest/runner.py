@@ -73,6 +73,8 @@ class Runner:
             thread.start()
         for source, thread in zip(self.sources, threads, strict=True):
             thread.join(source.timeout_seconds + _STOP_SECONDS)
+            if thread.is_alive():
+                _log.error("source_left_behind", source=source.name)
         return not any(thread.is_alive() for thread in threads) and not any(
             source.failing for source in self.sources
         )

@@ -286,12 +286,13 @@ class HostJudge(Judge):
         until = min(tick.read_until_us(stream.name, stream.partition_of(host)), self.life.heard_us)
         source = self._collector(host)
         if source is None:
-            reason, more = "no collector was ever seen for this host", {}
+            reason, more = f"no collector of {stream.name} was ever seen for this host", {}
         elif source.state == "stopping":
             return None
         else:
             until, base_us = min(until, source.heard_us), max(base_us, source.resumed_us)
-            reason, more = "its collector reports, but no rows of this host", _shown(source, tick)
+            reason = f"its collector reports, but no {stream.name} of this host"
+            more = _shown(source, tick)
         if until - base_us < may_be_us:
             return None
         seen = int(self._hosts.received_us[self._hosts.number(host)])

@@ -16,7 +16,7 @@ from contract.errors import ConfigError
 from hallwatch.recordings.logs import read_log
 from hallwatch.recordings.messages import read_messages
 from hallwatch.recordings.pages import read_pages
-from hallwatch.recordings.proofs import read_proofs
+from hallwatch.recordings.proofs import ROOTS, read_proofs
 from hallwatch.recordings.recording import Recording
 from hallwatch.recordings.services import read_services
 from hallwatch.recordings.trees import read_trees
@@ -65,7 +65,7 @@ KINDS = (
     ),
     Kind(
         "NAME.evidence/, NAME/SECONDS.evidence/",
-        "attestation evidence and the certificates it is checked with, judged at its own time",
+        "attestation evidence and the certificates it is checked with, judged at its own time; of a twin, with its roots/",
         read_proofs,
     ),
 )
@@ -103,7 +103,7 @@ def read_recordings(folder: Path) -> RecordedHall:
         recordings = [recording for kind in KINDS if (recording := kind.read(entry)) is not None]
         playable = {_key(r): r for r in recordings if _is_name(r.name) and _key(r) not in found}
         found |= playable
-        if not playable and entry.name != INVENTORY:
+        if not playable and entry.name not in (INVENTORY, ROOTS):
             other.append(entry.name + "/" * entry.is_dir())
     if not found:
         raise ConfigError(

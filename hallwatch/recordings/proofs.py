@@ -1,7 +1,7 @@
 """Recorded attestation evidence: `NAME.evidence/` or `NAME/SECONDS.evidence/` holds it, with what it is checked with.
 
 Whatever in the folder is evidence of a known kind is handed in at its second; the rest is collateral. Certificates are
-judged at the evidence's own time.
+judged at the evidence's own time. `roots/` beside it holds the roots of a twin, whose hall the map calls synthetic.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from ingest.attestation.evidence import MAX_EVIDENCE_BYTES, read_evidence
 from ingest.attestation.steps import detect
 
 
+ROOTS = "roots"
+"""A folder beside the recordings."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofRecording:
     """Evidence of one host, by the second at which it is handed in."""
 
     name: str
     proofs: tuple[tuple[float, Path], ...]
+    roots: Path | None = None
 
     noun = "host's evidence"
     polled = False
@@ -52,7 +57,12 @@ def read_proofs(entry: Path) -> ProofRecording | None:
     ]
     if not timed:
         return None
-    return ProofRecording(name=entry.name.removesuffix(".evidence"), proofs=tuple(timed))
+    roots = entry.parent / ROOTS
+    return ProofRecording(
+        name=entry.name.removesuffix(".evidence"),
+        proofs=tuple(timed),
+        roots=roots.resolve() if roots.is_dir() else None,
+    )
 
 
 def _evidence(folder: Path) -> Iterator[Path]:
@@ -81,6 +91,7 @@ class ProofPlayer:
                 "host": recording.name,
                 "folder": f"{folder.name}/{self._folder.name}",
                 "at": "evidence",
+                **({"roots": str(recording.roots)} if recording.roots else {}),
             },
         )
 

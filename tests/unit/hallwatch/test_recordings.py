@@ -251,6 +251,13 @@ def test_evidence_is_handed_in_at_its_second_with_what_lies_beside_it(tmp_path: 
         (folder / "vcek.der").write_bytes(chip.certificate)
     (recording,) = read_recordings(tmp_path / "in").recordings
     assert (recording.name, recording.last_seconds) == ("vm1", 30.0)
+    (tmp_path / "in" / "roots").mkdir()
+    with (
+        read_recordings(tmp_path / "in")
+        .recordings[0]
+        .play(tmp_path / "other", FakeClock(), mapped=True) as player
+    ):
+        assert player.tables[0]["roots"] == str(tmp_path / "in" / "roots")
     drop = tmp_path / "recorded" / "vm1.evidence"
     with recording.play(tmp_path / "recorded", FakeClock(), mapped=False) as player:
         player.show(0.0)
