@@ -23,7 +23,6 @@ from ingest.attestation.drop import WHOLE_SUFFIX
 from ingest.attestation.evidence import MAX_EVIDENCE_BYTES, read_evidence
 from ingest.attestation.steps import detect
 
-
 ROOTS = "roots"
 """A folder beside the recordings."""
 
