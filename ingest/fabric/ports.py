@@ -124,7 +124,7 @@ class FabricPortsCollector:
             events += self._miss(look)
         self._forget(now_us)
         rows = [row | {"uptime_seconds": uptime} for row in (*look.rows, *self._missing(look))]
-        if not rows and not look.skipped:
+        if not rows and not events and not look.skipped:
             raise CollectError("no_data", f"no RDMA port below {self._config.sysfs_root / CLASS}")
         host = {"host": self._config.host}
         gathered = [(FABRIC_PORTS, rows), (FABRIC_EVENTS, events)]

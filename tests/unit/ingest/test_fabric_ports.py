@@ -503,6 +503,22 @@ def test_a_listed_port_that_is_not_there_has_a_row_under_the_identity_it_last_ha
     assert events(look(collector, 40)) == [("device_back", 1)]
 
 
+@pytest.mark.parametrize("gone", ["class/infiniband/mlx5_0", "class/infiniband"])
+def test_the_loss_of_all_ports_is_told_once_and_then_there_is_no_data(root, gone):
+    collector = ports_collector(root)
+    look(collector)
+    shutil.rmtree(root / gone)
+    told = []
+    for seconds in (10, 20, 30):
+        try:
+            told.append(events(look(collector, seconds)))
+        except CollectError as error:
+            told.append(error.reason)
+    assert told == ["no_data", [("device_gone", 1)], "no_data"]
+    write_tree(root, INFINIBAND)
+    assert events(look(collector, 40)) == [("device_back", 1)]
+
+
 def test_one_look_without_a_device_is_no_event(root):
     collector = ports_collector(root)
     write_tree(root, {path.replace("mlx5_0", "mlx5_1"): text for path, text in INFINIBAND.items()})
