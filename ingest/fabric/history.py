@@ -48,8 +48,10 @@ class PortHistory:
     link_downed: int | None = None
     carrier_changes: int | None = None
     symbol_error: int | None = None
+    symbol_error_us: int = 0
+    """When it was last read."""
     symbols: dict[int, int] = field(default_factory=dict)
-    """Symbol errors by the minute of the look before they were seen."""
+    """Symbol errors by the minute of the last look that did not see them."""
     samples: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     """Counters of which rates are made: of a minute, and the last before."""
     missed: int = 0
@@ -67,33 +69,39 @@ class PortHistory:
         settled = booted_us is None or now_us - booted_us >= SETTLING_US
         link_state = row.get("link_state")
         up = None if link_state is None else link_state in ACTIVE
-        events = [*self._link_events(row, up), *self._rate_events(row)] if settled else []
+        losses = self._losses(row, up)
+        events = [*self._link_events(row, up, losses), *self._rate_events(row)] if settled else []
         self._count_symbols(row, now_us, settled)
         self._add_rates(row, now_us)
-        self._remember(row, up)
+        self._remember(row, up, losses)
         row["in_use"] = bool(row.get("in_use")) or self.was_active
         self.seen_us = now_us
         return events
 
-    def _remember(self, row: Mapping[str, Any], up: bool | None) -> None:
+    def _remember(self, row: Mapping[str, Any], up: bool | None, losses: int) -> None:
+        interface = row.get("interface")
+        if interface is not None and interface != self.interface:
+            self.interface, self.carrier_changes = interface, None
+        carrier_changes = 2 * losses + (bool(up) - bool(self.up) if up is not None else 0)
+        self.link_downed = _known(self.link_downed, row.get("link_downed"), losses)
+        self.carrier_changes = _known(self.carrier_changes, row.get("carrier_changes"), carrier_changes)
         self.up = up if up is not None else self.up
         self.was_active = self.was_active or bool(up)
-        self.interface = row.get("interface")
-        for name in ("link_downed", "carrier_changes"):
-            setattr(self, name, row.get(name))
         for name in ("speed_gbps", "width"):
             if up and row.get(name) is not None:
                 setattr(self, name, row[name])
 
-    def _link_events(self, row: Mapping[str, Any], up: bool | None) -> Iterator[dict[str, Any]]:
-        """Tell losses of the link, one by one, and that it is back."""
+    def _losses(self, row: Mapping[str, Any], up: bool | None) -> int:
+        """Return how often the link was lost since the look before, by whatever of this one could be read."""
         losses = _rise(self.link_downed, row.get("link_downed"))
         if row.get("link_layer") != "infiniband" and self.interface == row.get("interface"):
             # Every loss changes the carrier, and so does every return.
             changes = _rise(self.carrier_changes, row.get("carrier_changes"))
             losses = max(losses, (changes + 1) // 2 if self.up else changes // 2)
-        if self.up and up is False:
-            losses = max(losses, 1)
+        return max(losses, 1) if self.up and up is False else losses
+
+    def _link_events(self, row: Mapping[str, Any], up: bool | None, losses: int) -> Iterator[dict[str, Any]]:
+        """Tell losses of the link, one by one, and that it is back."""
         detail = f"link_downed {self.link_downed} -> {row.get('link_downed')}, now {row.get('link_state')}"
         told = min(losses, MAX_LOSSES_TOLD)
         for number in range(told):
@@ -116,11 +124,12 @@ class PortHistory:
         stopped = "symbol_error" in (row.get("saturated") or "").split(",")
         rise = _rise(self.symbol_error, count)
         if rise and settled:
-            minute = self.seen_us // MINUTE_US
+            minute = self.symbol_error_us // MINUTE_US
             self.symbols[minute] = self.symbols.get(minute, 0) + rise
         this = now_us // MINUTE_US
         self.symbols = {at: n for at, n in self.symbols.items() if this - max(WINDOWS_MINUTES) < at <= this}
-        self.symbol_error = count
+        if count is not None:
+            self.symbol_error, self.symbol_error_us = count, now_us
         if count is None or (stopped and not rise):
             return
         for minutes in WINDOWS_MINUTES:
@@ -160,6 +169,14 @@ def load_histories(cursor: bytes) -> dict[str, PortHistory]:
         return _HISTORIES.validate_json(cursor)
     except ValidationError:
         return {}
+
+
+def _known(before: int | None, now: int | None, since: int) -> int | None:
+    """Return a counter's value: one that cannot be read stands where it last stood, and at what was seen since.
+
+    So what it counted meanwhile is told once it can be read again, and what was told already is not told twice.
+    """
+    return now if now is not None or before is None else before + since
 
 
 def _rise(before: int | None, now: int | None) -> int:

@@ -303,6 +303,38 @@ def test_a_counter_that_was_set_back_is_no_loss(root):
     assert ports(reading)[0]["symbol_errors_12_minutes"] == 0
 
 
+def test_losses_while_a_counter_could_not_be_read_are_told_when_it_can(root):
+    collector = ports_collector(root)
+    look(collector)
+    change(root, link_downed="N/A (no PMA)", symbol_error="N/A (no PMA)")
+    assert events(look(collector, 10)) == []
+    change(root, link_downed=2, symbol_error=7)
+    reading = look(collector, 20)
+    assert events(reading) == [("link_down", 1)] * 2 + [("link_up", 2)]
+    assert ports(reading)[0]["symbol_errors_12_minutes"] == 7
+
+
+def test_symbol_errors_of_a_time_without_a_reading_are_as_old_as_the_last_one(root):
+    collector = ports_collector(root)
+    look(collector)
+    change(root, symbol_error="N/A (no PMA)")
+    look(collector, 3_000)
+    change(root, symbol_error=7)
+    row = port(collector, 3_600)
+    assert (row["symbol_errors_12_minutes"], row["symbol_errors_125_minutes"]) == (0, 7)
+
+
+def test_a_loss_that_was_seen_while_its_counter_could_not_be_read_is_not_told_twice(root):
+    collector = ports_collector(root)
+    look(collector)
+    change(root, link_downed="N/A (no PMA)")
+    write_tree(root, {f"{PORT}/state": "1: DOWN"})
+    assert events(look(collector, 10)) == [("link_down", 1)]
+    change(root, link_downed=1)
+    write_tree(root, {f"{PORT}/state": "4: ACTIVE"})
+    assert events(look(collector, 20)) == [("link_up", 1)]
+
+
 def test_speed_and_lanes_that_change_are_told_when_the_link_is_up_again(root):
     collector = ports_collector(root)
     look(collector)
@@ -578,6 +610,41 @@ def test_a_roce_port_loses_its_link_when_its_interface_loses_the_carrier(root):
     assert (row["interface"], row["operstate"], row["carrier_changes"]) == ("eth4", "up", 2)
     write_tree(root, {"class/net/eth4/carrier_changes": "6"})
     assert events(look(collector, 10)) == [("link_down", 1), ("link_down", 1), ("link_up", 2)]
+
+
+def roce(root, interface="eth4", **files):
+    write_tree(root, {f"{PORT}/link_layer": "Ethernet", f"{PORT}/gid_attrs/ndevs/0": interface})
+    write_tree(root, {f"class/net/{interface}/{name}": text for name, text in files.items()})
+
+
+def test_a_carrier_that_could_not_be_read_hides_no_loss_and_doubles_none(root):
+    roce(root, carrier_changes="2")
+    collector = ports_collector(root)
+    look(collector)
+    roce(root, carrier_changes="?")
+    assert events(look(collector, 10)) == []
+    roce(root, carrier_changes="4")
+    assert events(look(collector, 20)) == [("link_down", 1), ("link_up", 1)]
+    roce(root, carrier_changes="?")
+    change(root, link_downed=1)
+    assert events(look(collector, 30)) == [("link_down", 1), ("link_up", 1)]
+    write_tree(root, {f"{PORT}/state": "1: DOWN"})
+    change(root, link_downed=2)
+    assert events(look(collector, 40)) == [("link_down", 1)]
+    roce(root, carrier_changes="7")
+    assert events(look(collector, 50)) == []
+
+
+def test_the_carrier_of_another_interface_is_not_compared(root):
+    roce(root, carrier_changes="2")
+    collector = ports_collector(root)
+    look(collector)
+    roce(root, "eth5", carrier_changes="?")
+    look(collector, 10)
+    roce(root, "eth5", carrier_changes="90")
+    assert events(look(collector, 20)) == []
+    roce(root, "eth5", carrier_changes="92")
+    assert events(look(collector, 30)) == [("link_down", 1), ("link_up", 1)]
 
 
 def test_the_interface_of_a_port_is_the_one_with_its_number(root):
