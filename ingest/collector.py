@@ -134,6 +134,8 @@ class Registration:
     build: Callable[[Any, Context], Collector]
     streams: tuple[Stream, ...]
     doc: str
+    consumes: bool = False
+    """It takes away what it reads, so that nobody can only look."""
 
 
 COLLECTORS: Registry[Registration] = Registry("ingest", in_subfolders=True)
@@ -142,15 +144,16 @@ _Build = TypeVar("_Build", bound=Callable[[Any, Context], Collector])
 
 
 def collector(
-    name: str, config: type[CollectorConfig], streams: Sequence[Stream]
+    name: str, config: type[CollectorConfig], streams: Sequence[Stream], *, consumes: bool = False
 ) -> Callable[[_Build], _Build]:
     """Register a collector class under the name operators write; it is built with (config, context)."""
 
     def register(build: _Build) -> _Build:
         doc = build.__doc__ or ""
-        COLLECTORS.add(
-            name, Registration(name=name, config=config, build=build, streams=tuple(streams), doc=doc)
+        registration = Registration(
+            name=name, config=config, build=build, streams=tuple(streams), doc=doc, consumes=consumes
         )
+        COLLECTORS.add(name, registration)
         return build
 
     return register

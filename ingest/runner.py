@@ -18,7 +18,7 @@ from contract.config import Config
 from contract.errors import ConfigError
 from contract.log import Log
 from contract.metrics import Metrics
-from ingest.collector import CollectorConfig, Context, Registration
+from ingest.collector import Collector, CollectorConfig, Context, Registration
 from ingest.registry import read_table
 from ingest.source import Source, SourceMetrics, source_name
 from ingest.spool import Outlet
@@ -115,25 +115,43 @@ def _once(source: Source) -> None:
 
 
 def build_runner(
-    config: Config, outlet: Outlet, *, clock: Clock = SYSTEM_CLOCK, metrics: Metrics | None = None
+    config: Config,
+    outlet: Outlet,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    metrics: Metrics | None = None,
+    only_looking: bool = False,
 ) -> Runner:
     """Build what `[ingest]` describes; the map of the hall is read too, without a table, where `[hall]` names one.
 
+    `only_looking`: nobody keeps what is read, so a collector that takes away what it reads is left out.
     Raises ConfigError for a table that is wrong, TransportError where the outlet cannot give its cursors.
     """
     metrics = metrics or Metrics()
     counters = SourceMetrics(metrics)
     epoch = secrets.token_hex(8)
     context = Context(hall=config.hall, clock=clock)
-    sources = [
-        Source(settings, registration.build(settings, context), outlet, config.hall, epoch, clock, counters)
-        for registration, settings in read_tables(config).values()
-    ]
+    sources = []
+    for name, (registration, settings) in read_tables(config).items():
+        if only_looking and registration.consumes:
+            _log.warning(
+                "source_left_out", source=name, error="it takes away what it reads: it cannot only look"
+            )
+            continue
+        built = _build(registration, settings, context, name)
+        sources.append(Source(settings, built, outlet, config.hall, epoch, clock, counters))
     if not sources:
         raise ConfigError(
             "missing", "there is nothing to collect: write a table [[ingest.collectors]] per device"
         )
     return Runner(sources, outlet, clock=clock, metrics=metrics, metrics_port=config.ingest.metrics_port)
+
+
+def _build(registration: Registration, settings: CollectorConfig, context: Context, name: str) -> Collector:
+    try:
+        return registration.build(settings, context)
+    except ConfigError as error:
+        raise ConfigError(error.reason, f"{name}: {error}") from error
 
 
 def read_tables(config: Config) -> dict[str, tuple[Registration, CollectorConfig]]:

@@ -42,7 +42,7 @@ _log = Log("collect")
     type=click.Choice(["bus", "stdout"]),
     default="bus",
     show_default=True,
-    help="stdout: look at what would be sent, one JSON line per event; nothing is kept.",
+    help="stdout: look at what would be sent, one JSON line per event; nothing is kept, and nothing taken away.",
 )
 def collect(config_path: Path, once: bool, target: str) -> None:
     """Run the collectors of a configuration.
@@ -58,7 +58,7 @@ def collect(config_path: Path, once: bool, target: str) -> None:
     config = load_config(config_path)
     clock, stop = SystemClock(), stop_on_signals()
     if target == "stdout":
-        runner = build_runner(config, StdoutOutlet(sys.stdout), clock=clock)
+        runner = build_runner(config, StdoutOutlet(sys.stdout), clock=clock, only_looking=True)
         succeeded = _run(runner, stop, once=once)
     else:
         succeeded = _collect_to_bus(config, clock, stop, once=once)

@@ -17,7 +17,7 @@ from contract.streams.gpu import GPU_EVENTS, GPU_SAMPLES
 from contract.streams.self import COLLECTOR_STATUS
 from contract.streams.topology import INVENTORY
 from contract.testing import FakeClock, example_rows
-from ingest.collector import COLLECTORS, CollectorConfig, HostConfig, Reading, Rows
+from ingest.collector import COLLECTORS, CollectorConfig, HostConfig, Reading, Rows, collector
 from ingest.runner import Runner, build_runner
 from ingest.sender import Sender
 from ingest.source import LONGEST_BACK_OFF_SECONDS, STATUS_SECONDS, Source, SourceMetrics, source_name
@@ -504,3 +504,39 @@ def test_no_metric_of_the_runner_has_a_label_without_bound():
 def test_every_stream_of_every_collector_is_declared():
     for registration in COLLECTORS.all().values():
         assert all(STREAMS[stream.name] is stream for stream in registration.streams)
+
+
+@pytest.fixture
+def taker():
+    """A collector that takes away what it reads."""
+    taken = []
+
+    def build(_config, _context):
+        return FakeCollector(GOOD, before=lambda: taken.append(1))
+
+    collector("taker", HostConfig, (GPU_SAMPLES,), consumes=True)(build)
+    yield taken
+    COLLECTORS.remove("taker")
+
+
+def test_who_only_looks_takes_nothing_away(taker, caplog):
+    config = Config(
+        hall=HALL,
+        ingest=IngestSection(
+            collectors=(
+                {"collector": "taker", "host": "h1"},
+                {"collector": "inventory", "path": "/none.yaml"},
+            )
+        ),
+    )
+    looking = build_runner(config, FakeOutlet(), only_looking=True)
+    assert [source.name for source in looking.sources] == ["inventory@demo/main"]
+    assert "taker@h1/main" in caplog.text
+    assert len(build_runner(config, FakeOutlet()).sources) == 2
+    assert taker == []
+
+
+def test_a_collector_that_cannot_be_built_is_named(tmp_path):
+    table = {"collector": "fabric-mesh", "host": "h1", "key_file": str(tmp_path / "none")}
+    with pytest.raises(ConfigError, match=r"fabric-mesh@h1/main: .*none: No such file"):
+        build_runner(Config(hall=HALL, ingest=IngestSection(collectors=(table,))), FakeOutlet())
