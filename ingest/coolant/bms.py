@@ -14,10 +14,10 @@ from pydantic import Field
 from contract.streams.coolant import COOLANT_EVENTS, COOLANT_LOOPS, COOLANT_READINGS, POWER_READINGS
 from ingest.collector import CollectorConfig, Context, Reading, Rows, collector
 from ingest.coolant.bms_points import PREFIX, BmsPoint, read_metadata, split_topic
-from ingest.coolant.bms_record import Message, RecordFollower
+from ingest.coolant.bms_record import Message, Place, RecordFollower
 from ingest.coolant.leak import LeakMemory, LeakState
 from ingest.coolant.loops import LoopConfig, LoopMemory
-from ingest.coolant.readings import as_number, reading
+from ingest.coolant.readings import as_number, reading, text_of
 
 MAX_POINTS = 50_000
 
@@ -76,30 +76,38 @@ class BmsCollector:
     It needs the right to read the file.
 
     A reading costs the building nothing: whatever writes the file is the broker's one client. Here a message costs
-    some 15 microseconds; at most 10,000 are taken at once.
+    some 15 microseconds; at most 10,000 are taken at once. After a restart it learns again what points are: from 64 MiB of
+    the record, half of it from the beginning, within half its timeout.
 
     A value whose quality is not 1 is kept as `bad`. A point that was not told again for 200 s is told once as
     `stale`, a detector as `sensor_fault`. Values of points whose metadata never came are counted as `no_metadata`,
-    points nothing is kept of (sound, pressure of the room) as `not_kept`. A file that is gone or not to be read is
-    an error; one that became shorter is read from its beginning.
+    points nothing is kept of (sound, pressure of the room) as `not_kept`, a record too long to learn all of it again
+    as `past_cut`. A file that is gone or not to be read is an error; one that became shorter is read from its
+    beginning. Messages whose rows could not be sent are read again.
     """
 
     def __init__(self, config: BmsConfig, context: Context) -> None:
         self._clock = context.clock
+        self._past_seconds = config.timeout_seconds / 2
         self._record = RecordFollower(config.path)
         self._points: dict[str, BmsPoint | None] = {}
         self._latest: dict[str, _Latest] = {}
         self._watts: dict[str, tuple[float, int]] = {}
         self._bits: dict[tuple[str, str], dict[str, tuple[str, bool]]] = defaultdict(dict)
-        self._leaks = LeakMemory()
+        self._told_leaks = self._leaks = LeakMemory()
+        self._next: Place | None = None
+        """Behind the reading that is made; until its rows are queued it may have to be made again."""
         self._loops = LoopMemory(config, "bms")
         self._forgot = False
 
     def collect(self, now_us: int) -> Reading:
+        self._next, self._leaks = None, self._told_leaks.copy()
+        forgotten: Counter[str] = Counter()
         if self._forgot:
-            self._learn(self._record.past(), Counter())
+            self._learn(forgotten)
             self._forgot = False
-        messages, rejected = self._record.read(now_us)
+        messages, rejected, place = self._record.read(now_us)
+        rejected += forgotten
         skipped: Counter[str] = Counter()
         found = _Found()
         for message in messages:
@@ -116,13 +124,17 @@ class BmsCollector:
             )
             if part
         ]
+        self._next = place
         return Reading(rows=rows, rejected=rejected, skipped=skipped)
 
     def cursor(self) -> bytes:
-        if self._record.start_us is None:
+        if self._next is not None:  # it is asked for when all rows of the reading are queued with it
+            self._record.place, self._told_leaks, self._next = self._next, self._leaks, None
+        place = self._record.place
+        if place.start_us is None:
             return b""
-        place = {"offset": self._record.offset, "start_us": self._record.start_us}
-        return orjson.dumps(place | {"leaks": self._leaks.dump()})
+        saved = {"offset": place.offset, "start_us": place.start_us}
+        return orjson.dumps(saved | {"leaks": self._told_leaks.dump()})
 
     def restore(self, cursor: bytes) -> None:
         try:
@@ -132,18 +144,20 @@ class BmsCollector:
             return
         if offset < 0:
             return
-        self._record.offset, self._record.start_us, self._forgot = offset, start_us, True
+        self._record.place, self._forgot = Place(offset, start_us), True
         if isinstance(saved.get("leaks"), dict):
-            self._leaks.load(saved["leaks"], self._clock.now_us())
+            self._told_leaks.load(saved["leaks"], self._clock.now_us())
 
     def close(self) -> None:
         """Nothing stays open between readings."""
 
-    def _learn(self, messages: Iterable[Message], rejected: Counter[str]) -> None:
-        for message in messages:
+    def _learn(self, rejected: Counter[str]) -> None:
+        """Learn again what points are; of messages about one point the newest counts."""
+        told_before: Counter[str] = Counter()
+        for message in self._record.past(self._clock, self._past_seconds, rejected):
             split = split_topic(message.topic)
             if split is not None and split[0] == "Metadata":
-                self._metadata(split[1], message.payload, rejected)
+                self._metadata(split[1], message.payload, told_before)
 
     def _take(
         self,
@@ -192,7 +206,7 @@ class BmsCollector:
             "component": point.component,
             "label": point.label,
             "protocol": "bms",
-            "source_uri": f"{PREFIX}Value/{name}"[:1_024],
+            "source_uri": text_of(f"{PREFIX}Value/{name}", 1_024),
         }
         value = as_number(payload.get("value"))
         if point.point == "power":
@@ -301,5 +315,5 @@ def _time(timestamp_ms: object, now_us: int) -> int:
     number = as_number(timestamp_ms)
     if number is None:
         return now_us
-    ts_us = int(number * 1000)
-    return ts_us if now_us - _OLDEST_US <= ts_us <= now_us + _AHEAD_US else now_us
+    ts_us = number * 1000
+    return int(ts_us) if now_us - _OLDEST_US <= ts_us <= now_us + _AHEAD_US else now_us

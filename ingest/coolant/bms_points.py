@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ingest.coolant.readings import text_of
 from ingest.coolant.units import units_of
 
 PREFIX = "BMS/v1/PUB/"
@@ -40,7 +41,6 @@ _AIR_PLACE = re.compile(r"(?:([^/]+)/)?environment/([^/]+)/[^/]+/[^/\d]*(\d+)")
 
 _IDENTITIES = ("rackLocationId", "objectId", "associateId")
 _LEAVES = ("/value", "/rValue", "/feedback")
-_LONGEST_TEXT = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,15 @@ def read_metadata(topic_point: str, metadata: Mapping[str, Any]) -> BmsPoint | N
     if row is None:
         return None
     equipment = next((metadata[name] for name in _IDENTITIES if isinstance(metadata.get(name), str)), None)
-    if not equipment or len(equipment) > _LONGEST_TEXT:
+    if not equipment or text_of(equipment) != equipment:
         raise ValueError("it names no unit")
     factor, offset = _conversion(row["point"], metadata.get("engUnit"))
     role = row["role"] or ("setpoint" if metadata.get("isSetpoint") is True else "measured")
     name = next((metadata[key] for key in ("objectName", "rackLocationName") if key in metadata), None)
     return BmsPoint(
         equipment=equipment,
-        component=(row["component"] or _component(path, equipment))[:_LONGEST_TEXT],
-        label=name[:_LONGEST_TEXT] if isinstance(name, str) else None,
+        component=text_of(row["component"] or _component(path, equipment)) or "",
+        label=text_of(name),
         point=row["point"],
         loop=row["loop"] or None,
         role=role,
@@ -143,7 +143,7 @@ def _states(texts: object) -> dict[str, str]:
     if not isinstance(texts, list):
         return {}
     return {
-        f"{entry['value']:g}": entry["text"][:64]
+        f"{entry['value']:g}": text_of(entry["text"], 64) or ""
         for entry in texts[:64]
         if isinstance(entry, dict)
         and isinstance(entry.get("value"), int | float)

@@ -6,7 +6,7 @@ States: DMTF Redfish LeakDetector 1.6 (DetectorState) and Resource 1.2 (Status.S
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 LeakState = Literal["leak", "suspect", "sensor_fault", "dry", "absent"]
@@ -103,6 +103,12 @@ class LeakMemory:
             for name, known in self._known.items()
             if known.state != "absent" and now_us - known.heard_us > LOST_AFTER_US
         ]
+
+    def copy(self) -> LeakMemory:
+        """Return another that knows the same."""
+        other = LeakMemory()
+        other._known = {name: replace(known) for name, known in self._known.items()}
+        return other
 
     def dump(self) -> dict[str, list[str | None]]:
         """Return what must outlive the process, in a form that changes only when a state does."""

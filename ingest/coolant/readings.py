@@ -41,3 +41,10 @@ def as_number(value: object) -> float | None:
 def worse(one: str, other: str) -> str:
     """Return which of two qualities counts."""
     return min(one, other, key=_WORST_FIRST.index)
+
+
+def text_of(value: object, longest: int = 255) -> str | None:
+    """Return a text, cut to a number of bytes."""
+    if not isinstance(value, str):
+        return None
+    return value.encode("utf-8", "replace")[:longest].decode("utf-8", "ignore")

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from ingest.coolant.readings import Row
+from ingest.coolant.readings import Row, text_of
 from ingest.coolant.redfish_client import checked_path
-from ingest.coolant.redfish_rows import component_of, conditions_of, health_of, state_of, text_of
+from ingest.coolant.redfish_rows import component_of, conditions_of, health_of, state_of
 from ingest.coolant.redfish_walk import Found, Task
 
 _HEALTHS = {"Warning": "warning", "Critical": "critical"}

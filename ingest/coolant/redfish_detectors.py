@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.coolant.leak import MAX_DETECTORS, LeakMemory, LeakState, judge, worst
-from ingest.coolant.readings import Row, as_number, reading
+from ingest.coolant.readings import Row, as_number, reading, text_of
 from ingest.coolant.redfish_client import checked_path
-from ingest.coolant.redfish_rows import component_of, health_of, state_of, text_of
+from ingest.coolant.redfish_rows import component_of, health_of, state_of
 from ingest.coolant.redfish_walk import Found, Task, excerpts
 
 _REACTIONS = {"None": "none", "ForceOff": "force_off", "GracefulShutdown": "graceful_shutdown"}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from contract.streams.coolant import POINTS
-from ingest.coolant.readings import Row, as_number, reading, worse
+from ingest.coolant.readings import Row, as_number, reading, text_of, worse
 from ingest.coolant.redfish_client import checked_path
 from ingest.coolant.redfish_walk import READINGS, Found, Task
 
@@ -277,10 +277,3 @@ def _agree(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return one is other
     return abs(one - other) <= max(_AGREE_LEAST, _AGREE_RATIO * max(abs(one), abs(other)))
-
-
-def text_of(value: object, longest: int = 255) -> str | None:
-    """Return a text, cut to a number of bytes."""
-    if not isinstance(value, str):
-        return None
-    return value.encode("utf-8", "replace")[:longest].decode("utf-8", "ignore")

@@ -51,7 +51,15 @@ class Building:
         self.write(json.dumps(message) + "\n")
 
     def collect(self):
-        return self.collector.collect(self.clock.now_us())
+        reading = self.collector.collect(self.clock.now_us())
+        self.collector.cursor()  # as the runner does when it has the rows
+        return reading
+
+    def restart(self):
+        """Begin again as another process would, with what this one kept."""
+        cursor = self.collector.cursor()
+        self.collector = self.start()
+        self.collector.restore(cursor)
 
     def rows(self, stream=COOLANT_READINGS):
         return rows(self.collect(), stream)
@@ -245,7 +253,7 @@ def test_a_recorded_message_comes_when_its_offset_says(building):
     (row,) = building.rows()
     assert row["ts"].timestamp() % 60 == 0.5
     assert building.collector.cursor() != b""
-    assert building.collector._record.start_us == start_us
+    assert building.collector._record.place.start_us == start_us
 
 
 def test_a_record_is_known_by_its_messages_and_as_long_as_its_last_offset(building):
@@ -266,9 +274,7 @@ def test_a_restart_goes_on_where_it_was_and_still_knows_its_points(building):
     building.value(FLOW, 50.0)
     building.value(LEAK, 1)
     building.collect()
-    later = building.start()
-    later.restore(building.collector.cursor())
-    building.collector = later
+    building.restart()
     building.value(FLOW, 51.0)
     building.value(LEAK, None)
     found = building.rows()
@@ -316,6 +322,88 @@ def test_a_clock_of_the_building_that_is_wrong_is_not_followed(building):
     building.value(FLOW, 50.0, timestamp=4_000_000_000_000)
     (row,) = building.rows()
     assert row["ts"].year == 2026
+
+
+@pytest.mark.parametrize("timestamp", [1e306, -1e306, 1.7e308])
+def test_a_time_that_is_no_time_costs_no_message(building, timestamp):
+    building.metadata(FLOW, engUnit="LPM")
+    building.value(FLOW, 50.0, timestamp=timestamp)
+    building.value(FLOW, 51.0)
+    assert [(row["value"], row["ts"].year) for row in building.rows()] == [(50.0, 2026), (51.0, 2026)]
+
+
+def test_names_are_as_long_as_their_columns_in_bytes_whatever_their_letters(building):
+    other = FLOW.replace("rack02", "ü" * 600)
+    building.metadata(FLOW, engUnit="LPM", rackLocationId="ü" * 128)
+    building.metadata(other, engUnit="LPM", rackLocationId="ü" * 127, rackLocationName="ö" * 200)
+    building.value(FLOW, 50.0)
+    building.value(other, 51.0)
+    reading = building.collect()
+    assert reading.rejected == {"bad_metadata": 1}
+    (row,) = rows(reading)
+    assert (row["equipment"], row["label"], row["value"]) == ("ü" * 127, "ö" * 127, 51.0)
+    assert len(row["component"].encode()) in (254, 255)
+    assert len(row["source_uri"].encode()) in (1_023, 1_024)
+
+
+def test_a_reading_whose_rows_were_not_taken_is_made_again_with_its_news(building):
+    building.metadata(LEAK, stateText=YES_NO)
+    building.value(LEAK, 1)
+    before = building.collector.cursor()
+    for _ in range(2):
+        reading = building.collector.collect(building.clock.now_us())  # and nobody asks for the cursor
+        assert [row["leak_state"] for row in rows(reading)] == ["leak"]
+        assert [event["leak_state"] for event in rows(reading, COOLANT_EVENTS)] == ["leak"]
+    assert building.collector.cursor() != before
+    assert building.collect().rows == []
+
+
+def test_a_reading_that_fails_moves_nothing(building, monkeypatch):
+    building.metadata(FLOW, engUnit="LPM")
+    building.value(FLOW, 50.0)
+    before = building.collector.cursor()
+    with monkeypatch.context() as patch:
+        patch.setattr("ingest.coolant.bms.reading", lambda *_args, **_columns: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            building.collect()
+        assert building.collector.cursor() == before
+    assert [row["value"] for row in building.rows()] == [50.0]
+
+
+def test_a_restart_learns_again_from_both_ends_of_a_long_record_and_says_so(building, monkeypatch):
+    middle, late = FLOW.replace("rack02", "rack03"), FLOW.replace("rack02", "rack04")
+    for point, others in ((FLOW, 100), (middle, 90), (late, 10)):
+        building.metadata(point, engUnit="LPM")
+        building.write('{"topic": "other/topic", "payload": "1"}\n' * others)
+    building.collect()
+    monkeypatch.setattr("ingest.coolant.bms_record.MAX_PAST_BYTES", building.path.stat().st_size // 2)
+    building.restart()
+    for point in (FLOW, middle, late):
+        building.value(point, 50.0)
+    reading = building.collect()
+    assert reading.rejected == {"no_metadata": 1, "past_cut": 1}
+    assert [row["source_uri"].split("/")[8] for row in rows(reading)] == ["rack02", "rack04"]
+
+
+def test_the_newest_metadata_of_a_point_counts_after_a_restart(building):
+    for unit in ("GPM", "LPM"):
+        building.metadata(FLOW, engUnit=unit)
+    building.collect()
+    building.restart()
+    building.value(FLOW, 50.0)
+    reading = building.collect()
+    assert [row["value"] for row in rows(reading)] == [50.0]
+    assert reading.rejected == {}
+
+
+def test_learning_again_ends_when_its_time_is_over(building, monkeypatch):
+    building.metadata(FLOW, engUnit="LPM")
+    building.metadata(LEAK, stateText=YES_NO)
+    building.collect()
+    building.restart()
+    monkeypatch.setattr(building.clock, "monotonic", iter(range(0, 1_000_000, 2)).__next__)
+    building.value(FLOW, 50.0)
+    assert building.collect().rejected == {"no_metadata": 1, "past_cut": 1}
 
 
 VALUES = st.recursive(
