@@ -31,7 +31,8 @@ OURS = frozenset((_TAKING, _TAKEN, _ASIDE))
 """Folders in the folder that are no host's."""
 
 _UNFINISHED = (".part", ".partial", ".tmp", ".filepart")
-HOST = re.compile(r"[^\s/@.][^\s/@]{0,254}")
+_HOST = re.compile(r"[^\s/@.][^\s/@]*")
+_MAX_HOST_BYTES = 255
 _NOTE_SUFFIX = ".reason"
 _TIDY_US = 600_000_000
 
@@ -171,7 +172,7 @@ class DropFolder:
         try:
             if not _is_text(name):
                 _refuse("foreign", "its name is no text")
-            if host and not HOST.fullmatch(host):
+            if host and not is_host(host):
                 _refuse("foreign", f"{host!r} cannot be the name of a host")
             body, identity = _read_whole(self._folder / _TAKING / name, self._max_bytes)
         except _Refused as refused:
@@ -219,6 +220,11 @@ class DropFolder:
                     continue
                 if now_us - status.st_ctime_ns // 1000 > self._keep_us:
                     _remove(path)
+
+
+def is_host(name: str) -> bool:
+    """Tell whether it can be the name of a host, in a folder and in a column."""
+    return _HOST.fullmatch(name) is not None and len(name.encode(errors="replace")) <= _MAX_HOST_BYTES
 
 
 def _entries(folder: Path, most: int) -> Iterator[os.DirEntry[str]]:

@@ -15,6 +15,8 @@ from contract.errors import CollectError
 
 MAX_EVIDENCE_BYTES = 4_194_304
 MAX_ATTACHED = 32
+_END_OF_TIME_US = 2**62
+"""Far beyond any time, and half of what a column can hold."""
 
 _ASCII_FORMS = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/=\r\n\t ")
 _KEYS = frozenset({"evidence", "attached", "kind", "host", "taken_us"})
@@ -54,14 +56,14 @@ def read_evidence(
     if parcel is None:
         return Evidence(body=plain(raw), name=name, attached=attached or {}, taken_us=taken_us, digest=digest)
     bodies = {key: _decode(text) for key, text in parcel.get("attached", {}).items()}
-    kind, host, taken = parcel.get("kind"), parcel.get("host"), parcel.get("taken_us", taken_us)
-    if not all(isinstance(text, str | None) for text in (kind, host)) or not isinstance(taken, int | None):
-        raise CollectError("unreadable", "a parcel whose kind, host or taken_us is of another type")
+    kind, host, taken = parcel.get("kind"), parcel.get("host"), parcel.get("taken_us")
+    if not all(isinstance(text, str | None) for text in (kind, host)) or not _is_time(taken):
+        raise CollectError("unreadable", "a parcel's kind and host are texts, its taken_us is microseconds")
     return Evidence(
         body=plain(_decode(parcel["evidence"])),
         name=name,
         attached={**(attached or {}), **bodies},
-        taken_us=taken,
+        taken_us=taken_us if taken is None else taken,
         kind=kind,
         host=host,
         digest=digest,
@@ -79,6 +81,11 @@ def plain(raw: bytes) -> bytes:
         except ValueError:
             continue
     return raw
+
+
+def _is_time(taken: object) -> bool:
+    """Tell whether it is a time, or none; JSON's `true` is an int to Python."""
+    return taken is None or (type(taken) is int and 0 <= taken < _END_OF_TIME_US)
 
 
 def _parcel(raw: bytes) -> dict[str, Any] | None:

@@ -14,11 +14,11 @@ import orjson
 from pydantic import Field, field_validator, model_validator
 
 from contract.config import NAME_PATTERN
-from contract.errors import CollectError, ConfigError
+from contract.errors import CollectError, ConfigError, ContractError
 from contract.log import Log
 from contract.streams.attestation import ATTESTATION_EVIDENCE, ATTESTATION_RESULTS
 from ingest.attestation.collateral import read_collateral
-from ingest.attestation.drop import HOST, DropFolder, Dropped, Identity
+from ingest.attestation.drop import DropFolder, Dropped, Identity, is_host
 from ingest.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence, read_evidence
 from ingest.attestation.policy import baseline, read_policy
 from ingest.attestation.receiver import Receiver, read_token, server_context
@@ -254,7 +254,7 @@ class AttestImportCollector:
         if kind is None:
             self._drop.set_aside(dropped, "unknown_kind", "no evidence of a kind that is known here")
             return None
-        if host is None or not HOST.fullmatch(host):
+        if host is None or not is_host(host):
             self._drop.set_aside(
                 dropped, "no_host", "put it into a folder named after its host, or configure `host`"
             )
@@ -263,14 +263,18 @@ class AttestImportCollector:
             at_us=self._time_us(kind, evidence, now_us), roots=self._roots, policy=self._policy, kept=kept
         )
         try:
-            row = VERIFIERS.all()[kind].verify(evidence, setting).row()
+            row = {**VERIFIERS.all()[kind].verify(evidence, setting).row(), "host": host}
+            _check(row, now_us)
+        except ContractError as error:
+            self._drop.set_aside(dropped, error.reason, str(error))
+            return None
         except Exception as error:  # noqa: BLE001 - a defect that one file shows must not hold up all behind it
             _log.error(
                 "defect", evidence=evidence.digest, traceback="".join(traceback.format_exception(error))
             )
             self._drop.set_aside(dropped, "defect", f"{type(error).__name__}: {error}")
             return None
-        return {**row, "host": host}
+        return row
 
     def _time_us(self, kind: str, evidence: Evidence, now_us: int) -> int:
         if self._config.at == "now":
@@ -300,6 +304,12 @@ class AttestImportCollector:
     def _rejected(self) -> Counter[str]:
         refused, self._drop.refused = self._drop.refused, Counter()
         return refused + (self._receiver.counts() if self._receiver else Counter())
+
+
+def _check(row: dict[str, Any], now_us: int) -> None:
+    """Raise ContractError for a row that the stream would refuse, and with it all others of the reading."""
+    columns = {"ts": now_us, "synthetic": True, **row}
+    ATTESTATION_RESULTS.clean({name: [value] for name, value in columns.items()})
 
 
 def _receiver(config: AttestImportConfig) -> Receiver | None:

@@ -46,6 +46,11 @@ def test_a_parcel_brings_attachments_its_host_and_its_time():
     assert evidence.attached == {"beside": b"x", "vcek": BODY}
 
 
+def test_a_parcel_without_a_time_is_of_the_time_it_came_with():
+    for parcel in ({"evidence": "AA=="}, {"evidence": "AA==", "taken_us": None}):
+        assert read_evidence(orjson.dumps(parcel), taken_us=7).taken_us == 7
+
+
 @pytest.mark.parametrize(
     "parcel",
     [
@@ -57,6 +62,11 @@ def test_a_parcel_brings_attachments_its_host_and_its_time():
         {"evidence": "AA==", "more": 1},
         {"evidence": "AA==", "host": 5},
         {"evidence": "AA==", "taken_us": "now"},
+        {"evidence": "AA==", "taken_us": True},
+        {"evidence": "AA==", "taken_us": 5.0},
+        {"evidence": "AA==", "taken_us": -1},
+        {"evidence": "AA==", "taken_us": 2**62},
+        {"evidence": "AA==", "taken_us": 2**64 - 1},
     ],
 )
 def test_a_parcel_that_is_not_made_like_one_is_an_error_of_its_kind(parcel):

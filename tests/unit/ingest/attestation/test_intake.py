@@ -2,6 +2,7 @@ import base64
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,41 @@ def test_a_parcel_cannot_name_what_is_no_host(desk, document):
     assert desk.poll()
     assert desk.results() == []
     assert desk.reason("parcel") == "no_host"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"taken_us": True}, "unreadable"),
+        ({"taken_us": 2**63}, "unreadable"),
+        ({"taken_us": -1}, "unreadable"),
+        ({"host": "h" * 256}, "no_host"),
+        ({"host": "ü" * 255}, "no_host"),
+    ],
+)
+def test_a_parcel_that_no_row_can_hold_holds_up_no_other(desk, document, values, reason):
+    parcel = {"evidence": base64.b64encode(document()).decode(), "host": "h1", **values}
+    desk.put("bad", json.dumps(parcel).encode())
+    desk.put("host1/good", document())
+    assert desk.poll()
+    assert [row["host"] for row in desk.results()] == ["host1"]
+    assert desk.reason("bad") == reason
+
+
+def test_a_row_that_the_stream_refuses_sets_its_own_file_aside(desk, document, monkeypatch):
+    desk.put("host1/bad", b"\x84module_id")
+    desk.put("host1/good", document())
+    verify = NitroVerifier.verify
+
+    def wrong(self, evidence, setting):
+        found = verify(self, evidence, setting)
+        return replace(found, evidence_us=True) if evidence.name == "host1/bad" else found
+
+    monkeypatch.setattr(NitroVerifier, "verify", wrong)
+    assert desk.poll()
+    assert [row["verdict"] for row in desk.results()] == ["genuine"]
+    assert desk.reason("host1/bad") == "bad_value"
+    assert desk.rejected() == {"bad_value": 1}
 
 
 @pytest.mark.parametrize(
