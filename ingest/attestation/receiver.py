@@ -167,19 +167,23 @@ class _Server(ThreadingHTTPServer):
 
     @override
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        timer = threading.Timer(self.deadline_seconds, _cut, (request,))
-        timer.daemon = True
-        timer.start()
+        timer: threading.Timer | None = None
         try:
+            if self.tls is not None:  # before the timer: wrapping takes the socket out of the one it is given
+                request = self.tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
             request.settimeout(self.deadline_seconds)
+            timer = threading.Timer(self.deadline_seconds, _cut, (request,))
+            timer.daemon = True
+            timer.start()
             if self.tls is not None:
-                request = self.tls.wrap_socket(request, server_side=True)
+                request.do_handshake()
             super().process_request_thread(request, client_address)
         except OSError:
             self.desk.refuse(400)  # no handshake, or a client that the certificate authority does not know
             request.close()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             self._free.release()
 
     @override

@@ -6,7 +6,9 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -294,13 +296,76 @@ def test_by_mutual_tls_only_senders_of_the_authority_are_served(open_receiver, f
     assert receiver.counts()["http_400"] >= 1
 
 
-def test_a_tls_handshake_that_never_ends_is_cut(open_receiver, tmp_path):
+class TlsClient:
+    """The client's end of TLS, so that a test decides when which byte is sent."""
+
+    def __init__(self, receiver: Receiver, pki: Pki) -> None:
+        context = ssl.create_default_context(cafile=str(pki.path("ca")))
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_hostname="localhost")
+        self.connection = socket.create_connection(("127.0.0.1", receiver.port), timeout=20)
+
+    def hello(self) -> bytes:
+        """Return the first message of a handshake."""
+        with suppress(ssl.SSLWantReadError):
+            self._tls.do_handshake()
+        return self._out.read()
+
+    def shake_hands(self) -> None:
+        self.connection.sendall(self.hello())
+        while True:
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._in.write(self.connection.recv(65_536))
+        self.connection.sendall(self._out.read())
+
+    def seal(self, text: bytes) -> bytes:
+        """Return what is sent for a text."""
+        self._tls.write(text)
+        return self._out.read()
+
+    def drip(self, parts: Iterator[bytes]) -> int:
+        """Send part after part, each long before a socket would time out, until cut; return how many."""
+        sent = 0
+        with self.connection:
+            self.connection.settimeout(0.02)
+            for part in parts:
+                try:
+                    self.connection.sendall(part)
+                    while self.connection.recv(65_536):
+                        pass
+                    return sent
+                except TimeoutError:
+                    sent += 1
+                except OSError:
+                    return sent
+        return sent
+
+
+@pytest.fixture
+def slow_client(open_receiver, tmp_path) -> TlsClient:
     pki = Pki(tmp_path)
     context = server_context(pki.path("server"), pki.path("server", "key"), None)
-    receiver = open_receiver(tls=context, deadline_seconds=0.3)
-    with socket.create_connection(("127.0.0.1", receiver.port), timeout=20) as connection:
-        connection.sendall(b"\x16\x03\x01")
-        assert connection.recv(100) in (b"", b"\x15\x03\x01\x00\x02\x02\x16")
+    return TlsClient(open_receiver(tls=context, deadline_seconds=0.4), pki)
+
+
+MANY = 200
+
+
+def test_a_client_that_drips_its_tls_handshake_is_cut(slow_client):
+    hello = slow_client.hello()
+    assert len(hello) > MANY
+    assert slow_client.drip(hello[at : at + 1] for at in range(MANY)) < MANY
+
+
+def test_a_client_that_drips_its_request_behind_a_tls_handshake_is_cut(slow_client, folder):
+    slow_client.shake_hands()
+    head = slow_client.seal(b"POST /evidence/host1 HTTP/1.1\r\nContent-Length: 900\r\n\r\n")
+    body = (slow_client.seal(b"x") for _ in range(MANY))
+    assert slow_client.drip(chain([head], body)) < MANY
+    assert files(folder) == []
 
 
 @pytest.mark.parametrize(
