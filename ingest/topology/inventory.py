@@ -70,12 +70,16 @@ class InventoryCollector:
         self._published: dict[str, dict[str, Any]] = {}
         self._version: str | None = None
         self._cursor = b""
+        self._next: tuple[dict[str, dict[str, Any]], str, bytes] | None = None
+        """The three after the reading that is made; until its rows are queued it may have to be made again."""
         self._read: tuple[int, ...] | None = None
         """What the file looked like when it was last read."""
         self._mistake: str | None = None
 
     def collect(self, now_us: int) -> Reading:  # noqa: ARG002 - the runner stamps the rows
         looks = self._look()
+        if self._next is not None:
+            self._next = self._read = None
         if looks != self._read:
             file = self._load(looks)
             if file is not None and file.digest != self._version:
@@ -85,6 +89,8 @@ class InventoryCollector:
         return Reading()
 
     def cursor(self) -> bytes:
+        if self._next is not None:  # it is asked for when all rows of the reading are queued with it
+            (self._published, self._version, self._cursor), self._next = self._next, None
         return self._cursor
 
     def restore(self, cursor: bytes) -> None:
@@ -129,8 +135,8 @@ class InventoryCollector:
             for name, asset in self._published.items()
             if name not in file.assets
         ]
-        self._published, self._version = file.assets, file.digest
-        self._cursor = zlib.compress(orjson.dumps({"version": file.digest, "assets": file.assets}))
+        cursor = zlib.compress(orjson.dumps({"version": file.digest, "assets": file.assets}))
+        self._next = file.assets, file.digest, cursor
         rows = [{**row, "hall": file.hall, "version": file.digest} for row in (*changed, *retired)]
         parts = [rows[at : at + _MOST_ROWS] for at in range(0, len(rows), _MOST_ROWS)]
         return Reading(rows=[Rows.gather(INVENTORY, part) for part in parts])

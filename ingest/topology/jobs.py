@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,7 +18,7 @@ from ingest.collector import CollectorConfig, Context, Reading, Rows, collector
 from ingest.topology.command import run_command
 from ingest.topology.handwritten import read_bounded
 from ingest.topology.joblist import read_csv, read_yaml
-from ingest.topology.slurm import ACTIVE, read_jobs
+from ingest.topology.slurm import ACTIVE, JobList, RoleOf, read_jobs
 
 MAX_BYTES = 268_435_456
 
@@ -100,6 +99,7 @@ class JobsCollector:
     Slurm's controller one `squeue` and us the reading of what it prints; a file is read only when it changes.
 
     A row is sent when a job's part on a host begins, changes or ends. A job that has left the list unseen is `ended`.
+    One that is in it and cannot be read is counted and stays as it was; where not even its number can be, nothing ends.
     Where Slurm does not answer, or a file is unreadable, wrong or empty, nothing has ended: the reading has failed,
     and the jobs stay as they were.
     """
@@ -109,31 +109,35 @@ class JobsCollector:
         self._clock = context.clock
         self._published: dict[_Key, dict[str, Any]] = {}
         self._cursor = b""
+        self._next: tuple[dict[_Key, dict[str, Any]], bytes] | None = None
+        """The two after the reading that is made; until its rows are queued it may have to be made again."""
         self._looks: tuple[int, ...] | None = None
         """What the file looked like when it was last read."""
 
     def collect(self, now_us: int) -> Reading:
+        if self._next is not None:
+            self._next = self._looks = None
         if self._config.path is None:
             content = run_command(
                 self._config.command, timeout_seconds=self._config.timeout_seconds, most_bytes=MAX_BYTES
             )
-            return self._compare(*read_jobs(content, self._role_of), now_us)
+            return self._compare(read_jobs(content, self._role_of), now_us)
         looks = self._look(self._config.path)
         if looks == self._looks:
             return Reading()
         try:
             content = read_bounded(self._config.path, MAX_BYTES)
-            rows, rejected = _READERS[self._config.path.suffix](
-                content, str(self._config.path), self._role_of
-            )
+            found = _READERS[self._config.path.suffix](content, str(self._config.path), self._role_of)
         except ConfigError as error:
             raise CollectError("unreadable", str(error)) from error
         if self._look(self._config.path) != looks:
             return Reading()  # it changes under the reading: the next one sees all of it
         self._looks = looks
-        return self._compare(rows, rejected, now_us)
+        return self._compare(found, now_us)
 
     def cursor(self) -> bytes:
+        if self._next is not None:  # it is asked for when all rows of the reading are queued with it
+            (self._published, self._cursor), self._next = self._next, None
         return self._cursor
 
     def restore(self, cursor: bytes) -> None:
@@ -165,11 +169,14 @@ class JobsCollector:
             (role for pattern, role in self._config.roles.items() if fnmatchcase(said, pattern)), None
         )
 
-    def _compare(self, rows: list[dict[str, Any]], rejected: Counter[str], now_us: int) -> Reading:
-        current = {_key(row): row for row in rows}
+    def _compare(self, found: JobList, now_us: int) -> Reading:
+        current = {_key(row): row for row in found.rows}
         changed = [row for key, row in current.items() if row != self._published.get(key)]
-        # What could not be read may be what is missing.
-        gone = {} if rejected else {k: r for k, r in self._published.items() if k not in current}
+        gone = {
+            key: row
+            for key, row in self._published.items()
+            if key not in current and found.unread.isdisjoint((row["job"], None))
+        }
         ended = [
             {**row, "state": "ended", "end_ts": now_us, "limit_ts": None}
             for row in gone.values()
@@ -177,23 +184,21 @@ class JobsCollector:
         ]
         if changed or gone:
             kept = {key: row for key, row in self._published.items() if key not in gone}
-            self._published = {**kept, **current}
-            self._cursor = zlib.compress(orjson.dumps(list(self._published.values())), 1)
+            published = {**kept, **current}
+            self._next = published, zlib.compress(orjson.dumps(list(published.values())), 1)
         sent = [*changed, *ended]
-        return Reading(rows=[Rows.gather(JOBS, sent)] if sent else [], rejected=rejected)
+        return Reading(rows=[Rows.gather(JOBS, sent)] if sent else [], rejected=found.rejected)
 
 
 def _key(row: Mapping[str, Any]) -> _Key:
     return row["job"], row["host"], row["part"]
 
 
-_Reader = Callable[
-    [bytes, str, Callable[[Mapping[str, Any]], str | None]], tuple[list[dict[str, Any]], Counter[str]]
-]
+_Reader = Callable[[bytes, str, RoleOf], JobList]
 
 _READERS: dict[str, _Reader] = {
     ".json": lambda content, _where, role_of: read_jobs(content, role_of),
-    ".yaml": lambda content, where, _role_of: (read_yaml(content, where), Counter()),
-    ".yml": lambda content, where, _role_of: (read_yaml(content, where), Counter()),
-    ".csv": lambda content, where, _role_of: (read_csv(content, where), Counter()),
+    ".yaml": lambda content, where, _role_of: JobList(rows=read_yaml(content, where)),
+    ".yml": lambda content, where, _role_of: JobList(rows=read_yaml(content, where)),
+    ".csv": lambda content, where, _role_of: JobList(rows=read_csv(content, where)),
 }

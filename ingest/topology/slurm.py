@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -48,13 +49,27 @@ _NO_VALUE = 4_294_967_294  # and one more for infinite: Slurm's NO_VAL and INFIN
 _GPUS = re.compile(r"\bgpu(?::[^:(),]{1,64})?:(\d{1,4})(?:\(IDX:([\d,-]{0,255})\))?")
 _ALLOCATED = re.compile(r"(?:^|,)gres/gpu=(\d{1,9})(?:,|$)")
 
+_IDENTITY = ("job_id", "array_job_id", "array_task_id", "het_job_id", "het_job_offset")
+
 RoleOf = Callable[[Mapping[str, Any]], str | None]
 
 
-def read_jobs(content: bytes, role_of: RoleOf) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """Return a row per job and host, and how many jobs could not be read, by reason.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobList:
+    """The jobs of one list, and what of it could not be read."""
 
-    A job without hosts makes no row. Raises CollectError: unreadable, bad_status (Slurm's own errors), too_large.
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """One per job and host."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Jobs that could not be read, by reason."""
+    unread: set[str | None] = field(default_factory=set)
+    """Who those are; None: one of whom that cannot be told."""
+
+
+def read_jobs(content: bytes, role_of: RoleOf) -> JobList:
+    """Read a list of jobs; a job without hosts makes no row.
+
+    Raises CollectError: unreadable, bad_status (Slurm's own errors), too_large.
     """
     try:
         answer = orjson.loads(content)
@@ -65,16 +80,16 @@ def read_jobs(content: bytes, role_of: RoleOf) -> tuple[list[dict[str, Any]], Co
         raise CollectError("unreadable", "no list `jobs`: is this the output of `squeue --json`?")
     if errors := answer.get("errors"):
         raise CollectError("bad_status", f"Slurm says: {_said(errors)}")
-    rows: list[dict[str, Any]] = []
-    rejected: Counter[str] = Counter()
+    found = JobList()
     for job in jobs:
         try:
-            rows += _parts(job, role_of)
+            found.rows.extend(_parts(job, role_of))
         except (ValueError, TypeError, AttributeError, KeyError):
-            rejected["job"] += 1
-        if len(rows) > MAX_PARTS:
+            found.rejected["job"] += 1
+            found.unread.add(_unread_identity(job))
+        if len(found.rows) > MAX_PARTS:
             raise CollectError("too_large", f"more than {MAX_PARTS} parts of jobs")
-    return rows, rejected
+    return found
 
 
 def _parts(job: Mapping[str, Any], role_of: RoleOf) -> Iterator[dict[str, Any]]:
@@ -113,6 +128,20 @@ def _identity(job: Mapping[str, Any]) -> str:
     if not number:
         raise ValueError("a job without a number")
     return str(number)
+
+
+def _unread_identity(job: Any) -> str | None:
+    """Return the name of a job that cannot be read; None where a part of its name cannot be, either."""
+    if not isinstance(job, Mapping):
+        return None
+    numbers = [job.get(name) for name in _IDENTITY]
+    plain = [number.get("number") if isinstance(number, Mapping) else number for number in numbers]
+    if not all(number is None or type(number) is int for number in plain):
+        return None
+    try:
+        return _identity(job)
+    except (ValueError, KeyError):
+        return None
 
 
 def _state(value: Any) -> str | None:

@@ -18,9 +18,9 @@ START_US = 1_780_272_000_000_000
 
 
 def read(name):
-    rows, rejected = read_jobs((FOLDER / name).read_bytes(), lambda job: job["partition"])
-    assert not rejected
-    return [{k: v for k, v in row.items() if v is not None} for row in rows]
+    found = read_jobs((FOLDER / name).read_bytes(), lambda job: job["partition"])
+    assert not found.rejected
+    return [{k: v for k, v in row.items() if v is not None} for row in found.rows]
 
 
 def no_role(_job):
@@ -105,7 +105,7 @@ def test_every_row_fits_the_stream(name):
     ],
 )
 def test_a_state_is_one_word_of_ours_whatever_its_flags(said, state):
-    [row], _ = of(job_state=said)
+    [row] = of(job_state=said).rows
     assert row["state"] == state
     assert state in JOB_STATES
 
@@ -121,12 +121,12 @@ def test_a_job_that_holds_no_host_makes_no_row(said):
     [0, None, "soon", -1, 4_294_967_294, {"set": False, "number": 5}, {"infinite": True, "number": 5}],
 )
 def test_a_time_that_is_not_set_is_none(value):
-    [row], _ = of(start_time=value)
+    [row] = of(start_time=value).rows
     assert row["start_ts"] is None
 
 
 def test_gpus_that_do_not_divide_evenly_are_unknown_and_not_guessed():
-    rows, _ = of(nodes="h[1-2]", gres_detail=[], tres_alloc_str="gres/gpu=3")
+    rows = of(nodes="h[1-2]", gres_detail=[], tres_alloc_str="gres/gpu=3").rows
     assert [row["gpus"] for row in rows] == [None, None]
 
 
