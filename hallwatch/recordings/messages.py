@@ -24,7 +24,7 @@ class MessageRecording:
     path: Path
     last_seconds: float
 
-    noun = "record of a building"
+    noun = "building record"
     polled = True
     notes = ()
 

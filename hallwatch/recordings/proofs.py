@@ -35,7 +35,7 @@ class ProofRecording:
     proofs: tuple[tuple[float, Path], ...]
     roots: Path | None = None
 
-    noun = "host's evidence"
+    noun = "evidence folder"
     polled = False
     notes = ()
 

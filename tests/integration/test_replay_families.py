@@ -73,8 +73,8 @@ def test_every_recording_is_played(played: Played) -> None:
     assert Counter(recording.noun for recording in played.hall.recordings) == {
         "kernel tree": 2,
         "Redfish service": 3,
-        "record of a building": 1,
-        "host's evidence": 10,
+        "building record": 1,
+        "evidence folder": 10,
     }
 
 
