@@ -296,6 +296,7 @@ class Map:
         reading = self.collector.collect(1)
         self.rows = rows_of(reading, INVENTORY)
         assert len(reading.rows) <= 1
+        self.collector.cursor()  # as the runner does when it has the rows
         return {row["asset"]: row["state"] for row in self.rows}
 
 
@@ -324,6 +325,17 @@ def test_a_change_publishes_only_what_changed_and_a_removal_is_a_state(map_file)
     assert {row["version"] for row in map_file.rows}.isdisjoint({before})
     map_file.write(GOOD)
     assert map_file.look() == {"h1": "active", "1234": "active"}
+
+
+def test_a_version_whose_rows_were_not_taken_is_published_again(map_file):
+    map_file.look()
+    before = map_file.collector.cursor()
+    map_file.write(GOOD.replace("    - host: 1234\n", ""))
+    told = [rows_of(map_file.collector.collect(1), INVENTORY) for _ in range(2)]  # nobody asks for the cursor
+    assert [row["asset"] for row in told[0]] == ["1234"]
+    assert told[0] == told[1]
+    assert map_file.collector.cursor() != before
+    assert map_file.look() == {}
 
 
 def test_a_gpu_that_moves_is_one_changed_row(map_file):

@@ -50,6 +50,7 @@ class Scheduler:
     def look(self):
         """Return (job, host, state) of what one look sends."""
         self.rows = rows_of(self.collector.collect(START_US + 60_000_000), JOBS)
+        self.collector.cursor()  # as the runner does when it has the rows
         return [(row["job"], row["host"], row["state"]) for row in self.rows]
 
 
@@ -109,13 +110,37 @@ def test_an_answer_that_is_none_ends_nothing(slurm, content):
     assert slurm.look() == []
 
 
-def test_a_job_that_cannot_be_read_ends_nothing(slurm):
+def test_a_job_that_cannot_be_read_stays_as_it_was_and_holds_back_no_other(slurm):
+    slurm.says(job(1, "h[1-2]"), job(2, "h3"))
+    slurm.look()
+    slurm.says(job(1, "h["), job(4, "h4"))
+    assert slurm.look() == [("4", "h4", "running"), ("2", "h3", "ended")]
+    slurm.says(job(1, "h["), job(4, "h4"))
+    assert slurm.look() == []
+    slurm.says(job(1, "h1"), job(4, "h4"))
+    assert slurm.look() == [("1", "h2", "ended")]
+
+
+@pytest.mark.parametrize("broken", [7, job(None), job(1, "h[", array_job_id=1, array_task_id="?")])
+def test_where_nobody_can_tell_which_job_cannot_be_read_nothing_ends(slurm, broken):
     slurm.says(job(1), job(2, "h2"))
     slurm.look()
-    slurm.says(job(1, "h["), job(3, "h3"))
+    slurm.says(broken, job(3, "h3"))
     assert slurm.look() == [("3", "h3", "running")]
     slurm.says(job(3, "h3"))
     assert slurm.look() == [("1", "h1", "ended"), ("2", "h2", "ended")]
+
+
+def test_a_reading_whose_rows_were_not_taken_is_made_again(slurm):
+    slurm.says(job(1), job(2, "h2"))
+    slurm.look()
+    before = slurm.collector.cursor()
+    slurm.says(job(2, "h2", "COMPLETING"))
+    told = [rows_of(slurm.collector.collect(START_US), JOBS) for _ in range(2)]  # nobody asks for the cursor
+    assert [row["state"] for row in told[0]] == ["completing", "ended"]
+    assert told[0] == told[1]
+    assert slurm.collector.cursor() != before
+    assert slurm.look() == []
 
 
 def test_a_restart_sends_what_changed_meanwhile_and_nothing_else(slurm):
@@ -170,6 +195,7 @@ def test_a_command_is_asked_each_time_without_a_shell():
     )
     [row] = rows_of(collector.collect(START_US), JOBS)
     assert (row["job"], row["role"]) == ("1", "train")
+    collector.cursor()
     assert collector.collect(START_US).rows == []
 
 

@@ -112,8 +112,8 @@ def test_a_state_is_one_word_of_ours_whatever_its_flags(said, state):
 
 @pytest.mark.parametrize("said", ["PENDING", ["PENDING", "REQUEUED"], [], "", None, "SOMETHING_NEW"])
 def test_a_job_that_holds_no_host_makes_no_row(said):
-    rows, rejected = of(job_state=said)
-    assert (rows, rejected) == ([], {})
+    found = of(job_state=said)
+    assert (found.rows, found.rejected) == ([], {})
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,27 @@ def test_gpus_that_do_not_divide_evenly_are_unknown_and_not_guessed():
 def test_a_job_that_cannot_be_read_is_counted_and_the_others_are_read(job):
     good = {"job_id": 2, "job_state": "RUNNING", "nodes": "h2"}
     answer = {"jobs": [{"job_id": 1, "job_state": "RUNNING", "nodes": "h1", **job}, good, 7]}
-    rows, rejected = read_jobs(orjson.dumps(answer), no_role)
-    assert [row["job"] for row in rows] == ["2"]
-    assert rejected == {"job": 2}
+    found = read_jobs(orjson.dumps(answer), no_role)
+    assert [row["job"] for row in found.rows] == ["2"]
+    assert found.rejected == {"job": 2}
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        ({}, "1"),
+        ({"array_job_id": {"set": True, "number": 7}, "array_task_id": 3}, "7_3"),
+        ({"array_job_id": {"set": False, "infinite": False, "number": 0}, "array_task_id": None}, "1"),
+        ({"array_job_id": 7, "array_task_id": "three"}, None),
+        ({"array_job_id": 7, "array_task_id": {"set": True, "number": [3]}}, None),
+        ({"het_job_id": True, "het_job_offset": 1}, None),
+        ({"job_id": "1"}, None),
+        ({"job_id": 0}, None),
+    ],
+)
+def test_a_job_that_cannot_be_read_is_named_only_where_its_whole_name_can_be(job, name):
+    found = of(nodes="h[1-", **job)
+    assert (found.rows, found.unread) == ([], {name})
 
 
 @pytest.mark.parametrize(
@@ -200,9 +218,9 @@ FIELDS = (
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=8))
 def test_no_job_makes_anything_but_rows_or_a_count(job):
     answer = {"jobs": [{"job_id": 1, "job_state": "RUNNING", "nodes": "h[1-2]", **job}]}
-    rows, rejected = read_jobs(orjson.dumps(answer), no_role)
-    assert len(rows) in (0, 1, 2) or isinstance(job["nodes"], str)
-    assert rejected.total() <= 1
+    found = read_jobs(orjson.dumps(answer), no_role)
+    assert len(found.rows) in (0, 1, 2) or isinstance(job["nodes"], str)
+    assert found.rejected.total() == len(found.unread) <= 1
 
 
 @pytest.mark.parametrize(
