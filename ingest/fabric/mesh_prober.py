@@ -60,7 +60,7 @@ class _Flight(NamedTuple):
 
 
 class Prober:
-    """Probes routes until it is closed. `open` binds, `rows` closes a window; any thread may call it."""
+    """Probes routes until it is closed. `open` binds, `rows` closes a window; one thread calls them."""
 
     def __init__(
         self,
@@ -114,14 +114,13 @@ class Prober:
         return self._thread is not None
 
     def rows(self) -> tuple[list[dict[str, Any]], Counter[str]]:
-        """Return a row per route, in their order, and what was refused, by reason; raise what ended the thread."""
-        with self._lock:
-            if self._defect is not None:
-                raise self._defect
+        """Return a row per route, in their order, and what was refused, by reason."""
+        with self._lock:  # for as short as can be: while a row is made, probes leave and answers come
             now = time.monotonic()
             window, self._row_at = now - self._row_at, now
             rejected, self._rejected = self._rejected, Counter()
-            rows = [ledger.row(now) for ledger in self._ledgers]
+            closed = [ledger.close_window(now) for ledger in self._ledgers]
+        rows = [ledger.row(window) for ledger, window in zip(self._ledgers, closed, strict=True)]
         for row, route in zip(rows, self.routes, strict=True):
             row["window_seconds"] = window
             row["source_ports"] = self._ports_of(route.path.source.address)
