@@ -3,7 +3,7 @@
     0  magic "hwp1"        4
     4  kind                1   1 = probe, 2 = answer
     5  reserved            3   zero
-    8  session             8   random, per start of a prober
+    8  session             8   random, per path and start of its prober
     16 sequence            8   of the session
     24 sent_ns             8   prober's wall clock just before it sent
     32 received_ns         8   answer: responder's wall clock when the probe arrived

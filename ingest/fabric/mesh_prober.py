@@ -79,10 +79,12 @@ class Prober:
             )
             for _ in routes
         ]
-        self._turns = [0] * len(self.routes)
+        self._sequences = [0] * len(self.routes)
+        # A session of its own for each: the window of a responder is then of one path, however many there are.
+        self._sessions = [secrets.token_bytes(8) for _ in routes]
         self._targets = [End(route.path.target.address, route.port) for route in self.routes]
-        self._session, self._sequence = secrets.token_bytes(8), 0
-        self._flights: OrderedDict[int, _Flight] = OrderedDict()
+        self._flights: OrderedDict[tuple[bytes, int], _Flight] = OrderedDict()
+        """By session and sequence."""
         self._sockets: dict[str, list[ProbeSocket]] = {}
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
@@ -172,12 +174,12 @@ class Prober:
 
     def _send(self, at: int) -> None:
         turned_ns = time.time_ns()
-        turn, self._turns[at] = self._turns[at], self._turns[at] + 1
+        session, sequence = self._sessions[at], self._sequences[at]
+        self._sequences[at] += 1
         sockets = self._sockets[self.routes[at].path.source.address]
-        socket, target = sockets[turn % len(sockets)], self._targets[at]
-        sequence, self._sequence = self._sequence, self._sequence + 1
+        socket, target = sockets[sequence % len(sockets)], self._targets[at]
         marks = mark_of(socket.address, socket.port) + target.mark
-        packet = Packet(PROBE, self._session, sequence, turned_ns)
+        packet = Packet(PROBE, session, sequence, turned_ns)
         content = encode(packet, self._keys, marks, self._settings.packet_bytes)
         with self._lock:
             ledger = self._ledgers[at]
@@ -188,7 +190,7 @@ class Prober:
                 ledger.unsent()
                 return
             ledger.sent(sequence, socket.port, sent_at)
-            self._flights[sequence] = _Flight(at, turned_ns, sent_ns, sent_at)
+            self._flights[session, sequence] = _Flight(at, turned_ns, sent_ns, sent_at)
             ledger.expire(sent_at)
             self._forget(sent_at)
 
@@ -217,7 +219,7 @@ class Prober:
         answer = decode(arrival.content, self._keys, marks, ANSWER)
         if isinstance(answer, str):
             return answer
-        flight = self._flights.get(answer.sequence) if answer.session == self._session else None
+        flight = self._flights.get((answer.session, answer.sequence))
         if flight is None:
             return "unexpected"
         if self._targets[flight.route] != (arrival.address, arrival.port):

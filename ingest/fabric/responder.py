@@ -33,7 +33,8 @@ from ingest.fabric.mesh_paths import Endpoint
 from ingest.fabric.mesh_socket import Arrival, ProbeSocket
 
 MAX_SESSIONS = 4_096
-"""Probers that an address remembers at once; each start of one is a session."""
+"""Paths that an address remembers at once, each anew when its prober starts: as many as a prober has at most, so that
+a mesh of all with all fits."""
 
 _WAIT_SECONDS = 0.2
 

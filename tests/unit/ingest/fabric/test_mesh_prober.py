@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from typing_extensions import override
 
 from ingest.fabric.mesh_ledger import ClosedWindow, PathLedger
-from ingest.fabric.mesh_packet import Keys
+from ingest.fabric.mesh_packet import PROBE, End, Keys, Packet, ReplayWindow, decode
 from ingest.fabric.mesh_paths import Endpoint, Path
 from ingest.fabric.mesh_prober import Prober, ProbeSettings, Route
 
@@ -40,8 +41,29 @@ class Outbox:
     def __init__(self) -> None:
         self.contents: list[bytes] = []
 
-    def send(self, content: bytes, address: str, port: int) -> None:
+    def send(self, content: bytes, *_: object) -> None:
         self.contents.append(content)
+
+
+def probes_of(prober: Prober, rounds: int) -> list[Packet]:
+    """Return what a prober sends in so many rounds over all of its paths."""
+    outbox = Outbox()
+    prober._sockets[LOOPBACK] = [outbox]  # type: ignore[list-item]
+    for _ in range(rounds):
+        for at in range(len(prober.routes)):
+            prober._send(at)
+    marks = End(LOOPBACK, outbox.port).mark + End(LOOPBACK, 7_797).mark
+    packets = [decode(content, KEYS, marks, PROBE) for content in outbox.contents]
+    return [packet for packet in packets if isinstance(packet, Packet)]
+
+
+def test_a_probe_that_is_overtaken_by_those_of_many_paths_is_no_replay() -> None:
+    first, *others = probes_of(Prober(routes(200), KEYS, SETTINGS), rounds=7)
+    assert len(others) == 200 * 7 - 1 > ReplayWindow.WIDTH
+    windows: defaultdict[bytes, ReplayWindow] = defaultdict(ReplayWindow)
+    assert all(windows[packet.session].is_new(packet.sequence) for packet in [*others, first])
+    assert len(windows) == 200
+    assert not windows[first.session].is_new(first.sequence)
 
 
 def test_probes_are_not_held_up_while_rows_are_made() -> None:
