@@ -2,7 +2,8 @@
 
 A file moves from where it was dropped to `taking/` and, when its rows are stored, to `taken/`; what is no evidence goes
 to `set-aside/` with a note of the reason. Moves are renames, so that a file is always in one place. Whatever a crash
-leaves in `taking/` is read again, unless the cursor says that its rows are stored.
+leaves in `taking/` is read again, unless the cursor says that its rows are stored. A folder of ours that is empty for a
+while is removed: names of hosts come and go.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -24,7 +27,7 @@ WHOLE_SUFFIX = ".evidence"
 """A name that ends so is a promise: the file was renamed into the folder when it was whole."""
 
 MAX_ENTRIES = 10_000
-"""One look sees no more; what lies behind has its turn when these are gone."""
+"""One look sees no more; what lies behind has its turn at the next."""
 
 _TAKING, _TAKEN, _ASIDE = "taking", "taken", "set-aside"
 OURS = frozenset((_TAKING, _TAKEN, _ASIDE))
@@ -34,6 +37,8 @@ _UNFINISHED = (".part", ".partial", ".tmp", ".filepart")
 _HOST = re.compile(r"[^\s/@.][^\s/@]*")
 _MAX_HOST_BYTES = 255
 _NOTE_SUFFIX = ".reason"
+_KEPT_LETTERS = 55
+"""Of a name that gets something appended: at four bytes a letter it stays below the 255 of a file system."""
 _TIDY_US = 600_000_000
 
 
@@ -79,7 +84,9 @@ class DropFolder:
         self._keep_us = round(keep_hours * 3.6e9)
         self._clock = clock
         self._handed_out: dict[str, Identity] = {}
+        self._ahead = _walk(folder)
         self._tidied_us: int | None = None
+        self._untidy: Iterator[Path] = iter(())
         self.refused: Counter[str] = Counter()
         """Files that were set aside since somebody took this count, by reason."""
 
@@ -89,7 +96,7 @@ class DropFolder:
         Raises CollectError(unreachable) where the folder cannot be read or written.
         """
         self._prepare()
-        for name in [*self._names(self._folder / _TAKING), *self._drop()]:
+        for name in chain(self._left(), self._drop()):
             if self._clock.monotonic() >= until:
                 return
             dropped = self._read(name)
@@ -104,6 +111,8 @@ class DropFolder:
             status = _status(path)
             if status is not None and Identity.of(status) == identity:
                 self._move(path, self._folder / _TAKEN / name)
+                if path.parent.name != _TAKING:
+                    _remove_empty(path.parent)
         self._handed_out = {}
         self._tidy()
 
@@ -125,10 +134,6 @@ class DropFolder:
         """Take up what an earlier process handed out and stored the rows of."""
         self._handed_out = dict(handed_out)
 
-    def waiting(self, most: int) -> int:
-        """Return how many files wait, counted up to `most`."""
-        return sum(1 for _, _ in zip(range(most), self._names(self._folder), strict=False))
-
     def _prepare(self) -> None:
         try:
             for own in OURS:
@@ -136,25 +141,28 @@ class DropFolder:
         except OSError as error:
             raise CollectError("unreachable", f"{self._folder}: {error.strerror}") from error
 
+    def _left(self) -> list[str]:
+        """Return the names in `taking/`."""
+        seen = islice(_walk(self._folder / _TAKING), MAX_ENTRIES)
+        return [name for name, is_folder in seen if not is_folder]
+
     def _drop(self) -> Iterator[str]:
         """Move what is whole into `taking/`; yield the names there."""
-        for name in list(self._names(self._folder)):
+        for name in self._look():
             source, target = self._folder / name, self._folder / _TAKING / name
-            if self._is_whole(source) and not os.path.lexists(target):
+            is_free = not os.path.lexists(target) and (
+                _is_folder(target.parent) or not os.path.lexists(target.parent)
+            )
+            if is_free and self._is_whole(source):
                 self._move(source, target)
                 yield name
 
-    def _names(self, folder: Path) -> Iterator[str]:
-        """Yield `NAME` and `HOST/NAME`, no more than a look sees; what is hidden is nobody's."""
-        left = MAX_ENTRIES
-        for entry in _entries(folder, left):
-            left -= 1
-            if not entry.is_dir(follow_symlinks=False):
-                yield entry.name
-            elif entry.name not in OURS or folder != self._folder:
-                for inner in _entries(Path(entry.path), left):
-                    left -= 1
-                    yield f"{entry.name}/{inner.name}"
+    def _look(self) -> list[str]:
+        """Return names in the folder; where a look cannot see all, the next goes on behind it."""
+        seen = list(islice(self._ahead, MAX_ENTRIES))
+        if len(seen) < MAX_ENTRIES:
+            self._ahead = _walk(self._folder)
+        return [name for name, is_folder in seen if not is_folder]
 
     def _is_whole(self, path: Path) -> bool:
         status = _status(path)
@@ -188,38 +196,55 @@ class DropFolder:
         self.refused[refused.reason] += 1
         target = self._folder / _ASIDE / name
         self._move(self._folder / _TAKING / name, target)
-        note = target.with_name(target.name[:60] + _NOTE_SUFFIX)  # of at most four bytes a letter
+        note = target.with_name(target.name[:_KEPT_LETTERS] + _NOTE_SUFFIX)
         try:
+            if _is_folder(note):
+                note.rename(self._beside(note))
             write_whole(note, f"{refused.reason}: {refused}\n".encode(errors="replace"))
         except OSError as error:
             raise CollectError("unreachable", f"{note}: {error.strerror}") from error
 
     def _move(self, source: Path, target: Path) -> None:
-        """Rename; what was at the target before is replaced, unless it is a folder."""
+        """Rename; a file that was at the target before is replaced, anything else makes room or is left alone."""
         try:
+            if os.path.lexists(target.parent) and not _is_folder(target.parent):
+                target.parent.rename(self._beside(target.parent))
             target.parent.mkdir(mode=0o700, exist_ok=True)
-            if target.is_dir() and not target.is_symlink():
-                target = target.with_name(f"{target.name}.{self._clock.now_us()}")
+            if _is_folder(target) or (_is_folder(source) and os.path.lexists(target)):
+                target = self._beside(target)
             source.rename(target)
         except FileNotFoundError:
             return
         except OSError as error:
             raise CollectError("unreachable", f"{source}: {error.strerror}") from error
 
+    def _beside(self, path: Path) -> Path:
+        """Return another name for what cannot have the one it should."""
+        return path.with_name(f"{path.name[:_KEPT_LETTERS]}.{self._clock.now_us()}")
+
     def _tidy(self) -> None:
-        """Remove what was put away longer ago than it is kept, at times."""
+        """At times, remove what was put away longer ago than it is kept, and empty folders; a part at each call."""
         now_us = self._clock.now_us()
-        if self._tidied_us is not None and 0 <= now_us - self._tidied_us < _TIDY_US:
-            return
-        self._tidied_us = now_us
+        if self._tidied_us is None or not 0 <= now_us - self._tidied_us < _TIDY_US:
+            self._tidied_us, self._untidy = now_us, self._to_tidy()
+        for path in islice(self._untidy, MAX_ENTRIES):
+            status = _status(path)
+            if status is None:
+                continue
+            age_us = now_us - status.st_ctime_ns // 1000
+            if stat.S_ISDIR(status.st_mode):
+                # One of another owner was made for a sender, who could not make it again.
+                if age_us > _TIDY_US and status.st_uid == os.geteuid():
+                    _remove_empty(path)
+            elif age_us > self._keep_us:
+                _remove(path)
+
+    def _to_tidy(self) -> Iterator[Path]:
+        """Yield all that was put away, and every folder of a host behind what is in it."""
         for own in (_TAKEN, _ASIDE):
-            for name in list(self._names(self._folder / own)):
-                path = self._folder / own / name
-                status = _status(path)
-                if status is None or stat.S_ISDIR(status.st_mode):
-                    continue
-                if now_us - status.st_ctime_ns // 1000 > self._keep_us:
-                    _remove(path)
+            yield from (self._folder / own / name for name, _ in _walk(self._folder / own))
+        for top in (self._folder / _TAKING, self._folder):
+            yield from (top / name for name, is_folder in _walk(top) if is_folder)
 
 
 def is_host(name: str) -> bool:
@@ -227,12 +252,30 @@ def is_host(name: str) -> bool:
     return _HOST.fullmatch(name) is not None and len(name.encode(errors="replace")) <= _MAX_HOST_BYTES
 
 
-def _entries(folder: Path, most: int) -> Iterator[os.DirEntry[str]]:
+def count_waiting(folder: Path, most: int) -> int:
+    """Return how many files wait in a drop folder, counted up to `most`; raise CollectError as `take` does."""
+    files = (name for name, is_folder in islice(_walk(folder), MAX_ENTRIES) if not is_folder)
+    return sum(1 for _ in islice(files, most))
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, bool]]:
+    """Yield `NAME` and `HOST/NAME`, and each HOST behind what is in it, with whether it is such a folder.
+
+    What is hidden is nobody's, nor are our own folders.
+    """
+    for entry in _entries(folder):
+        is_folder = entry.is_dir(follow_symlinks=False)
+        if is_folder and entry.name in OURS:
+            continue
+        if is_folder:
+            yield from ((f"{entry.name}/{inner.name}", False) for inner in _entries(Path(entry.path)))
+        yield entry.name, is_folder
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
-            for _, entry in zip(range(most), found, strict=False):
-                if not entry.name.startswith("."):
-                    yield entry
+            yield from (entry for entry in found if not entry.name.startswith("."))
     except FileNotFoundError:
         return
     except OSError as error:
@@ -283,6 +326,16 @@ def _status(path: Path) -> os.stat_result | None:
         return path.lstat()
     except FileNotFoundError:
         return None
+
+
+def _is_folder(path: Path) -> bool:
+    """Tell whether it is a folder itself, not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # something came into it, or somebody was faster
+        folder.rmdir()
 
 
 def _remove(path: Path) -> None:

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from contract.errors import ConfigError
+from contract.errors import CollectError, ConfigError
 from contract.files import write_whole
-from ingest.attestation.drop import OURS, WHOLE_SUFFIX
+from ingest.attestation.drop import OURS, WHOLE_SUFFIX, count_waiting
 
 MOST_AT_ONCE = 16
 MOST_WAITING = 1_000
@@ -88,6 +88,7 @@ class _Desk:
         self._folder = folder
         self.max_bytes = max_bytes
         self._token = None if token is None else f"Bearer {token}".encode()
+        self._room = 0
         self._refused: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -113,7 +114,7 @@ class _Desk:
             return Answer(411, "say how long the evidence is: Content-Length")
         if not 0 < int(length) <= self.max_bytes:
             return Answer(413, f"evidence has 1 to {self.max_bytes} bytes")
-        if self._waiting() >= MOST_WAITING:
+        if not self._has_room():
             return Answer(503, "too many wait; come again later")
         return None
 
@@ -123,22 +124,31 @@ class _Desk:
         host = match[1] if match else ""
         digest = hashlib.sha256(body).hexdigest()
         try:
-            (self._folder / host).mkdir(mode=0o700, exist_ok=True)
-            target = self._folder / host / f"{digest}{WHOLE_SUFFIX}"
-            # A name of this thread's own: two may bring the same.
-            part = target.with_name(f".{digest}.{threading.get_ident()}")
-            write_whole(part, body, 0o600)
-            part.replace(target)
+            try:
+                self._write(self._folder / host, digest, body)
+            except FileNotFoundError:  # an empty folder that was removed just now
+                self._write(self._folder / host, digest, body)
         except OSError as error:
             return Answer(507, f"it could not be stored: {error.strerror}")
         return Answer(202, digest)
 
-    def _waiting(self) -> int:
-        try:
-            hosts = [entry for entry in self._folder.iterdir() if entry.is_dir()][:MOST_WAITING]
-            return sum(1 for host in hosts for _ in host.glob(f"*{WHOLE_SUFFIX}"))
-        except OSError:
-            return 0  # storing meets the error again, and tells it
+    def _write(self, folder: Path, digest: str, body: bytes) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # A name of this thread's own: two may bring the same.
+        part = folder / f".{digest}.{threading.get_ident()}"
+        write_whole(part, body, 0o600)
+        part.replace(folder / f"{digest}{WHOLE_SUFFIX}")
+
+    def _has_room(self) -> bool:
+        """Tell whether one more may wait; they are counted again only when so many came as there was room for."""
+        with self._lock:
+            if self._room <= 0:
+                try:
+                    self._room = MOST_WAITING - count_waiting(self._folder, MOST_WAITING)
+                except CollectError:
+                    return True  # storing meets the error again, and tells it
+            self._room -= 1
+            return self._room >= 0
 
 
 class _Server(ThreadingHTTPServer):

@@ -17,7 +17,7 @@ from contract.metrics import Metrics
 from contract.streams.attestation import ATTESTATION_EVIDENCE, ATTESTATION_RESULTS
 from contract.streams.self import COLLECTOR_STATUS
 from contract.testing import START_US, FakeClock
-from ingest.attestation import intake
+from ingest.attestation import drop, intake
 from ingest.attestation.intake import AttestImportCollector, AttestImportConfig
 from ingest.attestation.nitro import NitroVerifier
 from ingest.collector import Context
@@ -92,6 +92,10 @@ def desk(tmp_path, roots) -> Desk:
     folder = tmp_path / "drop"
     folder.mkdir()
     return Desk(folder, roots)
+
+
+def _parcel(body: bytes, host: str) -> dict[str, Any]:
+    return {"evidence": base64.b64encode(body).decode(), "host": host}
 
 
 def test_a_file_becomes_one_row_and_its_bytes_another(desk, document):
@@ -392,6 +396,98 @@ def test_files_put_away_are_removed_in_time(tmp_path, roots, document):
     desk.clock.advance(3_700)
     assert desk.poll()
     assert desk.files("taken") == desk.files("set-aside") == []
+
+
+def test_a_folder_may_have_the_name_that_a_file_had(desk, document):
+    names = ["n1", "n1/b.evidence", "n2/a.evidence", "n2"]
+    for number, name in enumerate(names):
+        desk.put(name, json.dumps(_parcel(document(user_data=bytes([number])), "host1")).encode())
+        for _ in range(2):
+            assert desk.poll()
+        if "/" in name:
+            (desk.folder / name).parent.rmdir()
+    assert len(desk.results()) == 4
+    assert len(desk.files("taken")) == 4
+
+
+def test_a_file_that_is_being_read_is_not_in_the_way_of_a_folder_of_its_name(desk, document):
+    path = desk.put("n1", json.dumps(_parcel(document(), "host1")).encode())
+    assert desk.poll()
+    assert not path.exists()
+    desk.put("n1/b.evidence", document(user_data=b"other"))
+    for _ in range(3):
+        assert desk.poll()
+    assert [row["host"] for row in desk.results()] == ["host1", "n1"]
+
+
+def test_what_was_set_aside_is_in_the_way_of_nothing(desk):
+    outside, aside, long = desk.folder.parent / "outside", desk.folder / "set-aside", "x" * 250
+    outside.mkdir()
+    for name in ("n1", "host1/folder"):
+        desk.put(name, b"no evidence")
+    (desk.folder / "n2").symlink_to(outside)
+    assert desk.poll()
+    (aside / "n3.reason" / "in").mkdir(parents=True)
+    (aside / long / "in").mkdir(parents=True)
+    for name in ("n1/b", "n2/b", "n3", long):
+        desk.put(name, b"no evidence")
+    (desk.folder / "host1" / "folder" / "in").mkdir(parents=True)
+    for _ in range(2):
+        assert desk.poll()
+    assert desk.files() == desk.files("taking") == []
+    assert list(outside.iterdir()) == []
+    assert {"n1/b", "n2/b", "n3", "n3.reason"} <= set(desk.files("set-aside"))
+
+
+def test_folders_of_hosts_that_stay_empty_are_removed(desk, document):
+    desk.clock.set((time.time_ns() // 1000 - desk.clock.now_us()) / 1e6 + 10)
+    desk.put("host1/one", document())
+    (desk.folder / "host2").mkdir()
+    for _ in range(3):
+        assert desk.poll()
+    assert {path.name for path in desk.folder.iterdir()} == {"host1", "host2", "taking", "taken", "set-aside"}
+    assert list((desk.folder / "taking").iterdir()) == []
+    desk.clock.advance(700)
+    desk.put("host3/waits.part", document())
+    assert desk.poll()
+    assert {path.name for path in desk.folder.iterdir()} == {"host3", "taking", "taken", "set-aside"}
+    assert desk.files("taken") == ["host1/one"]
+
+
+def test_a_folder_that_another_user_made_for_a_sender_stays(desk, monkeypatch):
+    desk.clock.set((time.time_ns() // 1000 - desk.clock.now_us()) / 1e6 + 10)
+    (desk.folder / "host1").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    for _ in range(2):
+        desk.clock.advance(700)
+        assert desk.poll()
+    assert (desk.folder / "host1").is_dir()
+
+
+def test_what_one_look_cannot_see_has_its_turn_at_the_next(desk, document, monkeypatch):
+    monkeypatch.setattr(drop, "MAX_ENTRIES", 5)
+    for number in range(20):
+        (desk.folder / f"empty{number}").mkdir()
+    for number in range(3):
+        desk.put(f"host{number}/one", document(user_data=bytes([number])))
+    for _ in range(6):
+        assert desk.poll()
+    assert sorted(row["host"] for row in desk.results()) == ["host0", "host1", "host2"]
+
+
+def test_tidying_goes_on_where_it_stopped(tmp_path, roots, document, monkeypatch):
+    desk = Desk(tmp_path / "drop", roots, keep_hours=1)
+    desk.clock.set((time.time_ns() // 1000 - desk.clock.now_us()) / 1e6 + 10)
+    for number in range(9):
+        desk.put(f"host{number}/one", document(user_data=bytes([number])))
+    for _ in range(3):
+        assert desk.poll()
+    assert len(desk.files("taken")) == 9
+    monkeypatch.setattr(drop, "MAX_ENTRIES", 2)
+    desk.clock.advance(3_700)
+    for _ in range(30):
+        assert desk.poll()
+    assert {path.name for path in desk.folder.rglob("*")} == {"taking", "taken", "set-aside"}
 
 
 def test_a_folder_that_is_gone_is_a_failure_and_its_return_is_none(desk, document):

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from contract.errors import ConfigError
+from contract.files import write_whole
 from ingest.attestation import receiver as module
 from ingest.attestation.receiver import Receiver, read_token, server_context
 
@@ -218,6 +219,38 @@ def test_nothing_more_is_taken_while_too_many_wait(open_receiver, folder, monkey
     receiver = open_receiver()
     assert [post(receiver, bytes([n, 1]), f"/evidence/h{n}")[0] for n in range(3)] == [202, 202, 503]
     assert len(files(folder)) == 2
+
+
+def test_many_folders_of_hosts_hide_nothing_that_waits(open_receiver, folder, monkeypatch):
+    monkeypatch.setattr(module, "MOST_WAITING", 2)
+    for number in range(50):
+        (folder / f"h{number}").mkdir()
+        for waiting in ("a", "b") if number in (0, 49) else ():
+            (folder / f"h{number}" / waiting).touch()
+    assert post(open_receiver())[0] == 503
+
+
+def test_what_was_taken_away_makes_room(open_receiver, folder, monkeypatch):
+    monkeypatch.setattr(module, "MOST_WAITING", 1)
+    receiver = open_receiver()
+    assert [post(receiver)[0] for _ in range(2)] == [202, 503]
+    (folder / NAME).unlink()
+    assert post(receiver)[0] == 202
+
+
+def test_a_folder_that_is_removed_at_the_moment_of_storing_is_made_again(open_receiver, folder, monkeypatch):
+    removed: list[Path] = []
+
+    def write(path, body, mode):
+        if not removed:
+            removed.append(path.parent)
+            path.parent.rmdir()
+        write_whole(path, body, mode)
+
+    monkeypatch.setattr("ingest.attestation.receiver.write_whole", write)
+    assert post(open_receiver())[0] == 202
+    assert removed == [folder / "host1"]
+    assert files(folder) == [NAME]
 
 
 def test_a_folder_that_cannot_be_written_is_told_to_the_sender(open_receiver, folder):
