@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import orjson
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from contract.errors import CollectError, ConfigError
 from contract.streams.coolant import (
@@ -32,11 +33,15 @@ from ingest.coolant.modbus_map import (
     plan_blocks,
     read_map,
 )
+from ingest.due import Due
 
 _SPLIT_AFTER = frozenset({"illegal_address", "illegal_value", "device_failure", "wrong_size"})
 """What one register of a block can be to blame for."""
 
 _ASK_AGAIN = frozenset({"device_busy", "acknowledge"})
+
+_JOIN_SECONDS = 3_600.0
+"""How often it is tried whether the unit answers whole blocks again."""
 
 
 class ModbusConfig(LoopConfig, EquipmentConfig):
@@ -58,21 +63,33 @@ class ModbusConfig(LoopConfig, EquipmentConfig):
     )
 
     @model_validator(mode="after")
-    def _check_map(self) -> Self:
-        """Refuse a map that is not there or has a mistake."""
+    def _names_one_map(self) -> Self:
+        """Refuse two maps or none, and one that is not shipped."""
         try:
-            self.read_map()
+            self._map_path()
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self
 
+    @override
+    def anchored(self, folder: Path) -> Self:
+        """Do so, and raise ConfigError for a map that is not there or has a mistake: only now its path is whole."""
+        copy = super().anchored(folder)
+        copy.read_map()
+        return copy
+
     def read_map(self) -> RegisterMap:
         """Return the register map; raise ConfigError."""
-        if (self.map is None) == (self.path is None):
-            raise ConfigError(
-                "missing", "either `map` names a shipped register map, or `path` a file of your own"
-            )
-        return read_map(find_map(self.map) if self.map is not None else self.path or Path())
+        return read_map(self._map_path())
+
+    def _map_path(self) -> Path:
+        if self.map is not None and self.path is None:
+            return find_map(self.map)
+        if self.path is not None and self.map is None:
+            return self.path
+        raise ConfigError(
+            "missing", "either `map` names a shipped register map, or `path` a file of your own"
+        )
 
 
 @dataclass(slots=True)
@@ -110,7 +127,8 @@ class ModbusCollector:
     millisecond of CPU.
 
     A block that the unit refuses costs only itself: its points are there as `bad`, its detectors as `sensor_fault`,
-    and from the next reading on it is read in halves, until the register to blame is alone. A busy unit is asked once
+    and from the next reading on it is read in halves, until the register to blame is alone. Once an hour the whole block is
+    tried again; where it is still refused, its parts are read at once and nothing is lost. A busy unit is asked once
     more. Detectors are read first. Where the time is over, what was read until then is sent, and the rest is `bad`. A unit
     that answers nothing is an error, and its loops and detectors stay what they were: silence is no flow of zero and
     no dry floor.
@@ -129,7 +147,8 @@ class ModbusCollector:
             timeout_seconds=config.timeout_seconds,
             clock=context.clock,
         )
-        self._blocks = plan_blocks(self._map)
+        self._whole_blocks = self._blocks = plan_blocks(self._map)
+        self._join_due = Due(_JOIN_SECONDS)
         self._loops = LoopMemory(config, "modbus")
         self._leaks = LeakMemory()
         self._clock = context.clock
@@ -140,7 +159,7 @@ class ModbusCollector:
         return self._blocks
 
     def collect(self, now_us: int) -> Reading:
-        answers = self._ask()
+        answers = self._ask(self._whole_blocks if self._join_due.at(now_us) else self._blocks)
         readings = [self._reading(entry, answers) for entry in self._map.points if _is_plain(entry)]
         detectors, changes = self._detectors(answers, now_us)
         rows = [
@@ -170,11 +189,11 @@ class ModbusCollector:
     def close(self) -> None:
         self._client.close()
 
-    def _ask(self) -> _Answers:
-        """Read all blocks, those that met a busy unit once more; raise CollectError where it answers none of them."""
+    def _ask(self, blocks: Sequence[Block]) -> _Answers:
+        """Read blocks, those that met a busy unit once more; raise CollectError where it answers none of them."""
         answers = _Answers()
         self._client.begin()
-        asked = [(block, self._read(block, answers)) for block in self._blocks]
+        asked = [answer for block in blocks for answer in self._read_whole(block, answers)]
         asked = [
             (block, self._read(block, answers) if reason in _ASK_AGAIN else reason) for block, reason in asked
         ]
@@ -182,17 +201,25 @@ class ModbusCollector:
             if reason is not None:
                 answers.rejected[reason] += 1
                 answers.refused |= {entry.name: reason for entry in block.entries}
-        if not answers.values:
-            raise answers.lost or CollectError(
-                "no_data", f"{self._uri}: every block was refused: {dict(answers.rejected)}"
-            )
         self._blocks = tuple(
             part
             for block, reason in asked
             for part in (block.halves() if reason in _SPLIT_AFTER else (block,))
         )
+        if not answers.values:
+            raise answers.lost or CollectError(
+                "no_data", f"{self._uri}: every block was refused: {dict(answers.rejected)}"
+            )
         self._make_whole(answers)
         return answers
+
+    def _read_whole(self, block: Block, answers: _Answers) -> list[tuple[Block, str | None]]:
+        """Read a block, or what it was split into where that is refused; return why there is nothing of each."""
+        reason = self._read(block, answers)
+        parts = [part for part in self._blocks if part.is_within(block)] if reason in _SPLIT_AFTER else []
+        if len(parts) < 2:
+            return [(block, reason)]
+        return [(part, self._read(part, answers)) for part in parts]
 
     def _read(self, block: Block, answers: _Answers) -> str | None:
         """Read one block; return why there is nothing of it. Where the unit is lost, it is not asked again."""

@@ -159,6 +159,11 @@ class Block:
     count: int
     entries: tuple[PointEntry, ...]
 
+    def is_within(self, other: Block) -> bool:
+        """Return whether another asks for all of it."""
+        first, last = self.address - other.address, self.address + self.count - other.address
+        return self.function == other.function and 0 <= first < last <= other.count
+
     def halves(self) -> tuple[Block, ...]:
         """Return it as two, or itself where there is nothing to split."""
         firsts = sorted({entry.address for entry in self.entries})

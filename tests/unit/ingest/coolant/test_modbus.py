@@ -1,6 +1,7 @@
 """The Modbus collector against a unit that answers, refuses, lies or keeps silent."""
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from contract.streams.coolant import COOLANT_EVENTS, COOLANT_LOOPS, COOLANT_READ
 from contract.streams.self import COLLECTOR_STATUS
 from ingest.collector import Context, Rows
 from ingest.coolant.modbus import ModbusCollector, ModbusConfig
+from ingest.coolant.modbus_map import MAPS_FOLDER
 from ingest.registry import read_table
 from ingest.runner import build_runner
 from ingest.testing import FakeOutlet, clean
@@ -160,6 +162,40 @@ def test_a_refused_block_costs_itself_alone_and_then_only_the_register_to_blame(
     assert len(collector.blocks) <= 8
 
 
+def test_a_block_that_was_split_is_whole_again_an_hour_after_the_unit_is_well(unit, collector):
+    unit.exceptions[5022] = 4
+    for at in range(1, 9):
+        collector.collect(at * SECOND)
+    parts = len(collector.blocks)
+    assert parts > 2
+    unit.exceptions.clear()
+    collector.collect(3_599 * SECOND)
+    assert len(collector.blocks) == parts
+    unit.requests = 0
+    assert collector.collect(3_601 * SECOND).rejected == {}
+    assert (unit.requests, len(collector.blocks)) == (2, 2)
+
+
+def test_a_whole_block_that_is_refused_again_costs_no_point_and_no_news(unit, collector):
+    unit.exceptions |= {5022: 2, 2: 2}
+    with pytest.raises(CollectError):
+        collector.collect(SECOND)
+    for at in range(2, 9):
+        before = collector.collect(at * SECOND)
+    parts = collector.blocks
+    after = collector.collect(3_601 * SECOND)
+    assert (after.rejected, collector.blocks) == (before.rejected, parts)
+    assert readings(after) == readings(before)
+    assert rows(after, COOLANT_EVENTS) == []
+
+
+def test_a_unit_that_refuses_all_its_blocks_is_read_in_halves_too(unit, collector):
+    unit.exceptions |= {5022: 2, 2: 2}
+    with pytest.raises(CollectError, match="every block was refused"):
+        collector.collect(SECOND)
+    assert readings(collector.collect(2 * SECOND))["inverter1_error"]["quality"] == "good"
+
+
 def test_a_busy_unit_is_asked_again_as_before(unit, collector):
     unit.answering = "busy"
     with pytest.raises(CollectError) as raised:
@@ -257,6 +293,19 @@ def test_a_map_with_a_mistake_stops_the_start(tmp_path):
         configure(path=str(tmp_path / "bad.yaml"))
 
 
+def test_the_path_of_a_map_counts_from_the_folder_of_the_configuration(tmp_path):
+    (tmp_path / "mine.yaml").write_text((MAPS_FOLDER / "meta-aalc-rpu.yaml").read_text())
+    _, settings = configure(tmp_path, path="mine.yaml")
+    assert settings.path == tmp_path / "mine.yaml"
+    assert settings.read_map().map == "meta-aalc-rpu"
+    (tmp_path / "mine.yaml").write_text("map: bad\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml:1: "):
+        configure(tmp_path, path="mine.yaml")
+    with pytest.raises(ConfigError, match=rf"{tmp_path}/none\.yaml: No such file") as raised:
+        configure(tmp_path, path="none.yaml")
+    assert raised.value.reason == "unreadable"
+
+
 @pytest.mark.parametrize("values", [{}, {"map": "meta-aalc-rpu", "path": "mine.yaml"}])
 def test_a_configuration_names_one_map(values):
     with pytest.raises(ConfigError, match="either `map` names a shipped register map, or `path`"):
@@ -268,9 +317,9 @@ def test_a_map_that_is_not_there_is_named_beside_those_that_are():
         configure(map="cdu-9000")
 
 
-def configure(**values):
+def configure(folder=Path(), /, **values):
     table = {"collector": "coolant-modbus", "equipment": "c", "address": "10.0.0.1", **values}
-    return read_table(table, "here")
+    return read_table(table, "here", folder)
 
 
 def test_units_that_misbehave_delay_no_other():
