@@ -125,7 +125,9 @@ class MeshCollector:
     host's CPU for each. The probing is a thread of the process: measure from a process of its own.
 
     **When the network fails** nothing stops: lost probes are rows. What this host does not let out is counted as
-    `unsent`, an answer that cannot be proven as `spoofed`, and an address that is gone fails the reading until it is back.
+    `unsent`, as of an address that goes, until it is back; an answer that cannot be proven as `spoofed`. An address that
+    is not there at the start fails the reading until it is. If the probing itself ends, by a defect, one reading fails
+    and the next begins anew.
     """
 
     def __init__(self, config: MeshConfig, context: Context) -> None:
@@ -139,6 +141,10 @@ class MeshCollector:
         del now_us  # the clock of a window is its own: it may begin in the middle of another's
         if not self._prober.is_open:
             self._open()
+        if (defect := self._prober.defect) is not None:
+            self._prober.close()
+            self._prober = self._new_prober()
+            raise CollectError("no_data", f"the probing ended and begins anew: {defect!r}") from defect
         rows, rejected = self._prober.rows()
         columns = [self._row(route, row) for route, row in zip(self._prober.routes, rows, strict=True)]
         return Reading(rows=[Rows.gather(FABRIC_PROBES, columns)], rejected=rejected)

@@ -91,7 +91,8 @@ class Prober:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._rejected: Counter[str] = Counter()
-        self._defect: Exception | None = None
+        self.defect: Exception | None = None
+        """What ended the thread, if something did: then this prober is of no more use."""
         self._row_at = 0.0
 
     def open(self) -> None:
@@ -146,8 +147,8 @@ class Prober:
     def _run(self) -> None:
         try:
             self._probe()
-        except Exception as error:  # noqa: BLE001 - handed to the thread that asks for rows, which raises it
-            self._defect = error
+        except Exception as error:  # noqa: BLE001 - handed to the thread that asks for rows
+            self.defect = error
 
     def _probe(self) -> None:
         start, spread = time.monotonic(), random.Random()

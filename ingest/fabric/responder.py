@@ -71,8 +71,13 @@ class Responder:
         return bool(self._desks)
 
     def tallies(self) -> list[Tally]:
-        """Return what happened at each address since the call before; raise what ended a thread."""
+        """Return what happened at each address since the call before."""
         return [desk.tally() for desk in self._desks]
+
+    @property
+    def defect(self) -> Exception | None:
+        """What ended one of the threads, if something did: then this responder is of no more use."""
+        return next((desk.defect for desk in self._desks if desk.defect is not None), None)
 
     def close(self) -> None:
         for desk in self._desks:
@@ -107,7 +112,7 @@ class _Desk(threading.Thread):
         self._lock = threading.Lock()
         self._tally = Tally()
         self._delays_ns: list[int] = []
-        self._defect: Exception | None = None
+        self.defect: Exception | None = None
 
     @override
     def run(self) -> None:
@@ -116,18 +121,15 @@ class _Desk(threading.Thread):
                 arrival = self.socket.receive()
                 if arrival is not None:
                     self._serve(arrival)
-        except Exception as error:  # noqa: BLE001 - handed to the thread that asks for the tally, which raises it
-            self._defect = error
+        except Exception as error:  # noqa: BLE001 - handed to the thread that asks for the tally
+            self.defect = error
 
     def tally(self) -> Tally:
-        """Return what happened since the call before; raise what ended this thread."""
-        if self._defect is not None:
-            raise self._defect
+        """Return what happened since the call before."""
         with self._lock:
             tally, self._tally = self._tally, Tally()
-        count = len(
-            self._delays_ns
-        )  # what is added meanwhile stands behind, for the next call: no lock is needed
+        # What is added meanwhile stands behind, for the next call: no lock is needed.
+        count = len(self._delays_ns)
         tally.delays = Histogram.of(self._delays_ns[:count])
         del self._delays_ns[:count]
         return tally
@@ -145,9 +147,8 @@ class _Desk(threading.Thread):
         reply = answer(content, received_ns, answered_ns, self._keys, self._here + there)
         try:
             self.socket.send(reply, address, port)
-        except (
-            OSError
-        ):  # a filter on the way out, no route back: the prober sees a loss, the next one may fare better
+        except OSError:
+            # A filter on the way out, no route back: the prober sees a loss, and the next one may fare better.
             with self._lock:
                 self._tally.unsent += 1
             return
@@ -209,7 +210,8 @@ class ResponderCollector:
     its own (`hallwatch collect --config responder.toml`), or what they do shows as delay of this host.
 
     **When sending fails**, by a filter or a lost route, it goes on: the answer is counted as `unsent`. An address that is
-    gone fails the reading until it is back.
+    not there at the start fails the reading until it is; at one that goes later nothing arrives until it is back. If the
+    answering itself ends, by a defect, one reading fails and the next begins anew.
     """
 
     def __init__(self, config: ResponderConfig, context: Context) -> None:
@@ -227,6 +229,10 @@ class ResponderCollector:
     def collect(self, now_us: int) -> Reading:
         if not self._responder.is_open:
             self._open()
+        if (defect := self._responder.defect) is not None:
+            self._responder.close()
+            self._responder = self._new_responder()
+            raise CollectError("no_data", f"the answering ended and begins anew: {defect!r}") from defect
         tallies = self._responder.tallies()
         since_us, self._read_us = self._read_us or now_us, now_us
         rows = [

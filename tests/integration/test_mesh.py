@@ -319,6 +319,42 @@ def test_an_address_that_is_not_here_fails_the_reading_and_is_tried_again(key_fi
         collector.close()
 
 
+def failure_of(collector: MeshCollector | ResponderCollector) -> str:
+    """Collect until a reading fails; return what it says."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            collector.collect(0)
+        except CollectError as error:
+            return str(error)
+        time.sleep(0.05)
+    raise AssertionError("no reading failed")
+
+
+def test_a_prober_that_ended_by_a_defect_fails_one_reading_and_begins_anew(
+    key_file: Path, responder: ResponderCollector
+) -> None:
+    probes = prober(key_file, responder._config.port)
+    try:
+        until(probes, lambda row: row["answered"] >= 5)
+        probes._prober._targets = []
+        assert "IndexError" in failure_of(probes)
+        assert until(probes, lambda row: row["answered"] >= 5)["lost"] == 0
+    finally:
+        probes.close()
+
+
+def test_a_responder_that_ended_by_a_defect_fails_one_reading_and_begins_anew(
+    stranger: Stranger, responder: ResponderCollector
+) -> None:
+    [desk] = responder._responder._desks
+    desk._windows = None  # type: ignore[assignment]
+    stranger.socket.sendto(stranger.probe(0), stranger.target)
+    assert "AttributeError" in failure_of(responder)
+    responder.collect(0)
+    assert stranger.ask(stranger.probe(1))
+
+
 def test_a_port_that_another_responder_has_fails_the_reading(
     responder: ResponderCollector,
 ) -> None:
