@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from contract.clock import Clock
@@ -140,28 +141,16 @@ def run_twin(
     _write_whole(folder / "inventory.yaml", inventory_yaml(plan))
     _write_whole(folder / "labels.json", _json(twin.labels))
     names = [host.name for host in plan.hosts]
-    logs = [folder / "syslog" / f"{name}.log" for name in names]
+    logs = [folder / _log_of(name) for name in names]
     (folder / "syslog").mkdir(exist_ok=True)
     with (
         Exporters(hosts, twin.page, base_port) as exporters,
         RedfishServers(list(units.values()), base_port + hosts if base_port else 0) as redfish,
     ):
         _write_logs(twin, logs)
-        endpoints = {
-            "hosts": [
-                {
-                    "host": name,
-                    "exporter": url,
-                    "syslog": str(log.relative_to(folder)),
-                    "procfs": f"hosts/{name}/proc",
-                    "sysfs": f"hosts/{name}/sys",
-                }
-                for name, url, log in zip(names, exporters.urls, logs, strict=True)
-            ],
-            "units": [
-                {"equipment": name, "redfish": url} for name, url in zip(units, redfish.urls, strict=True)
-            ],
-        }
+        endpoints = _endpoints(
+            dict(zip(names, exporters.urls, strict=True)), dict(zip(units, redfish.urls, strict=True))
+        )
         _write_whole(folder / "endpoints.json", _json(endpoints))
         # What it took to build the hall has passed in it, too: its time is everybody's.
         last, ticks = begin, 0
@@ -178,6 +167,27 @@ def run_twin(
             _write_logs(twin, logs)
             if changed:
                 _write_whole(folder / "labels.json", _json(twin.labels))
+
+
+def _endpoints(exporters: Mapping[str, str], services: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
+    """Return where every device answers, from the addresses by host and by unit; files count from the run folder."""
+    return {
+        "hosts": [
+            {
+                "host": host,
+                "exporter": url,
+                "syslog": _log_of(host),
+                "procfs": f"hosts/{host}/proc",
+                "sysfs": f"hosts/{host}/sys",
+            }
+            for host, url in exporters.items()
+        ],
+        "units": [{"equipment": unit, "redfish": url} for unit, url in services.items()],
+    }
+
+
+def _log_of(host: str) -> str:
+    return f"syslog/{host}.log"
 
 
 def _write_logs(twin: Twin, logs: list[Path]) -> None:

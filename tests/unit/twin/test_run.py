@@ -58,6 +58,11 @@ def test_a_run_writes_the_map_the_addresses_and_the_truth(tmp_path):
     assert inventory["rows"][0]["racks"][0]["hosts"][0]["host"] == plan.hosts[0].name
     endpoints = json.loads((tmp_path / "endpoints.json").read_text())
     assert [entry["host"] for entry in endpoints["hosts"]] == [host.name for host in plan.hosts]
+    for entry in endpoints["hosts"]:
+        assert entry["exporter"].startswith("http://")
+        assert (tmp_path / entry["syslog"]).is_file()
+        assert all((tmp_path / entry[tree]).is_dir() for tree in ("procfs", "sysfs"))
+    assert [sorted(entry) for entry in endpoints["units"]] == [["equipment", "redfish"]] * 2
     labels = json.loads((tmp_path / "labels.json").read_text())
     assert len(labels) == 17
     assert all(label["onset_us"] <= label["shown_us"] <= start_us + 75_000_000 for label in labels)
