@@ -29,4 +29,5 @@ def _value(value: object) -> str:
         return "{" + ", ".join(_pairs(value)) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value)
+    # The escapes of JSON are TOML's too, but for pairs of surrogates; DEL it wants escaped, which JSON does not.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
