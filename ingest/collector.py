@@ -61,7 +61,10 @@ class Collector(Protocol):
         ...
 
     def cursor(self) -> bytes:
-        """Return what must be remembered across restarts; it is stored together with the rows of the reading."""
+        """Return what must be remembered across restarts; it is stored together with the rows of the reading.
+
+        Asked for once all of them are queued: rows of a reading after which it is not asked for were not taken.
+        """
         ...
 
     def restore(self, cursor: bytes) -> None:
