@@ -89,7 +89,8 @@ class AttestImportConfig(CollectorConfig):
     certificate: Path | None = Field(default=None, description="The receiver's certificate chain, PEM: TLS.")
     key: Path | None = Field(default=None, description="Its private key, PEM.")
     client_ca: Path | None = Field(
-        default=None, description="Senders must have a certificate of this authority, PEM: mutual TLS."
+        default=None,
+        description="Senders must have a certificate of this authority, PEM, that names their host: mutual TLS.",
     )
     interval_seconds: float = Field(
         default=2, gt=0, le=3600, description="Time from one reading to the next."

@@ -101,14 +101,19 @@ class _Desk:
             counts, self._refused = self._refused, Counter()
         return counts
 
-    def check(self, path: str, headers: Any) -> Answer | None:
-        """Return why a request is refused before its body is read; None where it is welcome."""
+    def check(self, path: str, headers: Any, names: frozenset[str] | None) -> Answer | None:
+        """Return why a request is refused before its body is read; None where it is welcome.
+
+        `names`: the hosts that the sender's certificate speaks for; None where none is asked for.
+        """
         given = (headers.get("Authorization") or "").encode(errors="replace")
         if self._token is not None and not hmac.compare_digest(given, self._token):
             return Answer(401, "send the header Authorization: Bearer TOKEN")
         match = _PATH.fullmatch(path)
         if match is None or match[1] in OURS:
             return Answer(404, "post to /evidence/HOST")
+        if names is not None and match[1] not in names:
+            return Answer(403, "post for a host that your certificate names")
         length = headers.get("Content-Length") or ""
         if headers.get("Transfer-Encoding") or not re.fullmatch(r"[0-9]{1,12}", length):
             return Answer(411, "say how long the evidence is: Content-Length")
@@ -207,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         desk = self.server.desk
-        refusal = desk.check(self.path, self.headers)
+        refusal = desk.check(self.path, self.headers, _names(self.connection))
         if refusal is not None:
             self._answer(refusal)
             return
@@ -245,6 +250,16 @@ def _cut(request: socket.socket) -> None:
         socket.socket.shutdown(request, socket.SHUT_RDWR)
     except OSError:
         return  # it has ended by itself
+
+
+def _names(connection: socket.socket) -> frozenset[str] | None:
+    """Return DNS names and common name of the client's certificate; None where clients need none."""
+    if not isinstance(connection, ssl.SSLSocket) or connection.context.verify_mode is not ssl.CERT_REQUIRED:
+        return None
+    certificate: dict[str, Any] = connection.getpeercert() or {}
+    subject = (part for parts in certificate.get("subject", ()) for part in parts)
+    named = (*subject, *certificate.get("subjectAltName", ()))
+    return frozenset(name for kind, name in named if kind in ("commonName", "DNS"))
 
 
 def read_token(path: Path) -> str:

@@ -274,21 +274,21 @@ class Pki:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.issue("ca", authority=True)
         self.issue("server")
-        self.issue("client")
+        self.issue("client", subject="a sender", dns="host1")
 
-    def issue(self, name: str, *, authority: bool = False) -> None:
+    def issue(self, name: str, *, subject: str = "", dns: str = "localhost", authority: bool = False) -> None:
         key = self._key if authority else ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         builder = (
             x509.CertificateBuilder()
-            .subject_name(self._name(name))
+            .subject_name(self._name(subject or name))
             .issuer_name(self._name("ca"))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - timedelta(days=1))
             .not_valid_after(now + timedelta(days=1))
             .add_extension(x509.BasicConstraints(authority, None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(dns)]), critical=False)
         )
         certificate = builder.sign(self._key, hashes.SHA256())
         self.path(name).write_bytes(certificate.public_bytes(Encoding.PEM))
@@ -302,13 +302,13 @@ class Pki:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def post_by_tls(receiver: Receiver, pki: Pki, *, known: bool) -> int:
+def post_by_tls(receiver: Receiver, pki: Pki, *, known: bool = True, host: str = "host1") -> int:
     context = ssl.create_default_context(cafile=str(pki.path("ca")))
     if known:
         context.load_cert_chain(pki.path("client"), pki.path("client", "key"))
     connection = http.client.HTTPSConnection("localhost", receiver.port, timeout=20, context=context)
     try:
-        connection.request("POST", "/evidence/host1", BODY)
+        connection.request("POST", f"/evidence/{host}", BODY)
         return connection.getresponse().status
     finally:
         connection.close()
@@ -327,6 +327,26 @@ def test_by_mutual_tls_only_senders_of_the_authority_are_served(open_receiver, f
     assert files(folder) == []
     assert post_by_tls(receiver, pki, known=True) == 202
     assert receiver.counts()["http_400"] >= 1
+
+
+def test_by_mutual_tls_a_sender_speaks_for_the_hosts_of_its_certificate_alone(
+    open_receiver, folder, tmp_path
+):
+    pki = Pki(tmp_path)
+    pki.issue("client", subject="host1", dns="host2")
+    receiver = open_receiver(
+        tls=server_context(pki.path("server"), pki.path("server", "key"), pki.path("ca"))
+    )
+    hosts = ["host1", "host2", "host3", "localhost", "HOST1", "host"]
+    assert [post_by_tls(receiver, pki, host=host) for host in hosts] == [202, 202, 403, 403, 403, 403]
+    assert {name.split("/")[0] for name in files(folder)} == {"host1", "host2"}
+    assert receiver.counts() == {"http_403": 4}
+
+
+def test_by_tls_without_an_authority_of_senders_any_host_may_be_named(open_receiver, tmp_path):
+    pki = Pki(tmp_path)
+    receiver = open_receiver(tls=server_context(pki.path("server"), pki.path("server", "key"), None))
+    assert post_by_tls(receiver, pki, known=False, host="host3") == 202
 
 
 class TlsClient:
