@@ -95,6 +95,7 @@ def test_wider_buckets_hold_exactly_what_would_have_been_counted_in_them(
 def test_histograms_of_two_schemas_merge_in_the_coarser() -> None:
     fine, coarse = Histogram.of([1_000, 2_000], 5), Histogram.of([4_000, 8_000], 3)
     assert merge([fine, coarse]) == merge([fine.downscaled(3), coarse])
+    assert fine.downscaled(5) is fine
     with pytest.raises(ValueError, match="finer"):
         coarse.downscaled(5)
 
