@@ -32,7 +32,7 @@ class Evidence:
     attached: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """By file name: certificates, revocation lists, policies and endorsements that came with it."""
     taken_us: int | None = None
-    """When it was taken, as its carrier says: for kinds that do not say it themselves."""
+    """When it was taken at the latest, as its carrier says or its file: for kinds that do not say it themselves."""
     kind: str | None = None
     """What its carrier says it is."""
     host: str | None = None
@@ -46,8 +46,9 @@ def read_evidence(
 ) -> Evidence:
     """Take evidence as it is found: binary, hexadecimal, base64, or a JSON parcel.
 
-    A parcel is `{"evidence": base64, "attached": {name: base64}}`, optionally with `kind`, `host` and `taken_us`. Raises
-    CollectError: too_large; unreadable for what looks like a parcel and is none.
+    A parcel is `{"evidence": base64, "attached": {name: base64}}`, optionally with `kind`, `host` and `taken_us`, which
+    is otherwise the one that is given. Raises CollectError: too_large; unreadable for what looks like a parcel and is
+    none.
     """
     if len(raw) > MAX_EVIDENCE_BYTES:
         raise CollectError("too_large", f"{len(raw)} bytes; more than {MAX_EVIDENCE_BYTES} is never evidence")

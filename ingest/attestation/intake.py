@@ -7,6 +7,7 @@ import hashlib
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -23,7 +24,8 @@ from ingest.attestation.evidence import MAX_EVIDENCE_BYTES, Evidence, read_evide
 from ingest.attestation.policy import baseline, read_policy
 from ingest.attestation.receiver import Receiver, read_token, server_context
 from ingest.attestation.roots import shipped_roots, with_twin_roots
-from ingest.attestation.steps import VERIFIERS, Setting, detect
+from ingest.attestation.seen import FirstSeen
+from ingest.attestation.steps import VERIFIERS, Setting, Verification, detect
 from ingest.collector import CollectorConfig, Context, Reading, Rows, collector
 
 _READING_BYTES = 4_194_304
@@ -144,8 +146,9 @@ class AttestImportCollector:
     A poll costs the machines whose evidence it is nothing: nobody is asked. It costs us one look into the folder, and
     some milliseconds of one core for each file; a reading ends after half its timeout, the rest waits its turn.
 
-    A half-written file waits. What is too large, no plain file, of no known kind or of no host goes to `set-aside/`, with
-    the reason beside it and in `collector_status`. A file is in one place at any time, and its place is stored with its
+    A half-written file waits. What is too large, no plain file, of no known kind or of no host, or what no row can hold,
+    goes to `set-aside/`, with the reason beside it and in `collector_status`. A report that comes again in a new wrapping
+    is as old as when it came first. A file is in one place at any time, and its place is stored with its
     rows: kill it when you like, no evidence is lost or told twice. Where the folder is gone, the reading fails; where
     evidence stops coming, rules tell, not the collector.
     """
@@ -168,6 +171,7 @@ class AttestImportCollector:
         )
         self._archived: dict[bytes, None] = {}
         self._new: list[bytes] = []
+        self._seen = FirstSeen()
         self._receiver = _receiver(config)
         self._is_queued = True
 
@@ -217,6 +221,7 @@ class AttestImportCollector:
                 "folder": str(self._config.folder),
                 "handed_out": {name: list(identity) for name, identity in self._drop.handed_out.items()},
                 "archived": base64.b64encode(b"".join(self._archived)).decode(),
+                "first_seen": self._seen.dump(),
             }
         )
 
@@ -224,6 +229,7 @@ class AttestImportCollector:
         try:
             kept = orjson.loads(cursor)
             digests = base64.b64decode(kept["archived"])
+            self._seen.load(kept.get("first_seen", ""))
             handed_out = {name: Identity(*identity) for name, identity in kept["handed_out"].items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             return
@@ -260,11 +266,9 @@ class AttestImportCollector:
                 dropped, "no_host", "put it into a folder named after its host, or configure `host`"
             )
             return None
-        setting = Setting(
-            at_us=self._time_us(kind, evidence, now_us), roots=self._roots, policy=self._policy, kept=kept
-        )
         try:
-            row = {**VERIFIERS.all()[kind].verify(evidence, setting).row(), "host": host}
+            found = self._verify(kind, evidence, kept, now_us, dropped.identity.modified_ns // 1000)
+            row = {**found.row(), "host": host}
             _check(row, now_us)
         except ContractError as error:
             self._drop.set_aside(dropped, error.reason, str(error))
@@ -276,6 +280,22 @@ class AttestImportCollector:
             self._drop.set_aside(dropped, "defect", f"{type(error).__name__}: {error}")
             return None
         return row
+
+    def _verify(
+        self, kind: str, evidence: Evidence, kept: tuple[bytes, ...], now_us: int, file_us: int
+    ) -> Verification:
+        """Judge evidence, which is never younger than its file nor than its signed part where that was seen before."""
+        verifier = VERIFIERS.all()[kind]
+        at_us = self._time_us(kind, evidence, now_us)
+        setting = Setting(at_us=at_us, roots=self._roots, policy=self._policy, kept=kept)
+        found = verifier.verify(evidence, setting)
+        # Only genuine evidence is remembered: anybody can make any number of others, until all else is forgotten.
+        if self._config.at == "evidence" or found.verdict != "genuine":
+            return found
+        known_us = self._seen.note(found.digest, max(0, min(file_us, now_us)))
+        if found.evidence_us is None or found.evidence_us <= known_us:
+            return found
+        return verifier.verify(replace(evidence, taken_us=known_us), setting)
 
     def _time_us(self, kind: str, evidence: Evidence, now_us: int) -> int:
         if self._config.at == "now":

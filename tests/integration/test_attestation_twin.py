@@ -42,17 +42,26 @@ class Story:
         self.agents.maker.write_root(folder / "roots")
         (folder / "policy.yaml").write_text(POLICY.format(image=self.agents.image.hex()))
         self.folder = folder / "evidence"
-        config = AttestImportConfig(
+        self._config = AttestImportConfig(
             collector="attest-import",
             folder=self.folder,
             policy=folder / "policy.yaml",
             roots=folder / "roots",
             quiet_seconds=0,
         )
-        hall = HallSection(name="test", synthetic=True)
         self.folder.mkdir()
-        self.collector = AttestImportCollector(config, Context(hall=hall, clock=self.clock))
+        self.collector = self._open()
         self.readings: list[tuple[float, Reading]] = []
+
+    def _open(self) -> AttestImportCollector:
+        hall = HallSection(name="test", synthetic=True)
+        return AttestImportCollector(self._config, Context(hall=hall, clock=self.clock))
+
+    def restart(self) -> None:
+        """Lose everything but the cursor."""
+        cursor = self.collector.cursor()
+        self.collector = self._open()
+        self.collector.restore(cursor)
 
     def run(self, seconds: int) -> None:
         for _ in range(0, seconds, 30):
@@ -110,6 +119,7 @@ def test_sound_hosts_attest_each_minute_and_nothing_is_told(story):
         ("old_firmware", "attestation-tcb-old", f"{SICK}/snp"),
         ("uncertified", "attestation-unchecked", "snp"),
         ("stuck", "attestation-stale", f"{SICK}/snp"),
+        ("replayed", "attestation-stale", f"{SICK}/snp"),
     ],
 )
 def test_each_state_of_a_host_is_told_by_its_rule_alone(story, state, rule, entity):
@@ -120,7 +130,12 @@ def test_each_state_of_a_host_is_told_by_its_rule_alone(story, state, rule, enti
 
 
 @pytest.mark.parametrize(
-    ("state", "rule"), [("old_firmware", "attestation-tcb-old"), ("stuck", "attestation-stale")]
+    ("state", "rule"),
+    [
+        ("old_firmware", "attestation-tcb-old"),
+        ("stuck", "attestation-stale"),
+        ("replayed", "attestation-stale"),
+    ],
 )
 def test_a_host_that_is_sound_again_ends_what_was_told(story, state, rule):
     story.run(60)
@@ -138,6 +153,26 @@ def test_an_agent_that_hands_in_its_last_report_again_shows_by_its_digest(story)
     digests = [row["digest"] for row in story.rows(ATTESTATION_RESULTS) if row["host"] == SICK]
     assert len(digests) == 3
     assert len(set(digests)) == 1
+
+
+def test_a_replay_is_as_old_as_its_report_whatever_its_wrapping_says(story):
+    story.run(60)
+    story.agents.states[0] = "replayed"
+    story.run(240)
+    rows = [row for row in story.rows(ATTESTATION_RESULTS) if row["host"] == SICK]
+    assert len({row["evidence_digest"] for row in rows}) == 5
+    assert {row["digest"] for row in rows} == {rows[0]["digest"]}
+    assert {row["evidence_ts"] for row in rows} == {rows[0]["evidence_ts"]}
+    assert [row["policy"] for row in rows] == ["met"] * 4 + ["violated"]
+
+
+def test_a_replay_is_known_after_a_restart(story):
+    story.run(60)
+    story.agents.states[0] = "replayed"
+    story.run(180)
+    story.restart()
+    story.run(120)
+    assert story.told() == [("firing", "attestation-stale", f"{SICK}/snp")]
 
 
 def test_the_same_plan_asks_the_same_chips():
