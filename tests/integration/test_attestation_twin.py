@@ -1,5 +1,6 @@
 """What the twin's agents hand in, taken in by the real collector: each state is told by its rule, and nothing else is."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,22 @@ def test_a_replay_is_as_old_as_its_report_whatever_its_wrapping_says(story):
     assert {row["digest"] for row in rows} == {rows[0]["digest"]}
     assert {row["evidence_ts"] for row in rows} == {rows[0]["evidence_ts"]}
     assert [row["policy"] for row in rows] == ["met"] * 4 + ["violated"]
+
+
+def test_evidence_is_no_younger_than_its_file(story):
+    story.run(60)
+    body = dict(story.agents.due(story.clock.now_us() + 60_000_000))[SICK]
+    path = story.folder / SICK / "lay.evidence"
+    path.write_bytes(body)
+    old_ns = (story.clock.now_us() - 240_000_000) * 1000
+    os.utime(path, ns=(old_ns, old_ns))
+    story.run(30)
+    row = story.rows(ATTESTATION_RESULTS)[-1]
+    assert (row["host"], row["policy"], row["finding_codes"].split()[-1]) == (
+        SICK,
+        "violated",
+        "evidence_stale",
+    )
 
 
 def test_a_replay_is_known_after_a_restart(story):
