@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -126,6 +127,9 @@ def _attempt(work: Callable[[], None]) -> bool:
     except HallwatchError as error:
         _log.warning("courier_waits", reason=error.reason, error=str(error))
         return False
+    except Exception:  # noqa: BLE001 - an engine that judges while nobody is told would be the worst of all
+        _log.error("defect", traceback=traceback.format_exc())
+        return False
     return True
 
 
@@ -171,7 +175,7 @@ class Publisher:
             for record in records:
                 self._producer.send(stream.topic, 0, record)
             self._producer.flush()
-        except TransportError:
+        except Exception:
             # A producer that failed is replaced, and everything unmarked goes again, in order.
             self._drop_producer()
             raise

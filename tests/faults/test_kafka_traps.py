@@ -17,6 +17,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from contract.bus import Bus, Consumer, TopicPartition
 from contract.bus.kafka import producer as kafka_producer
 from contract.bus.kafka.bus import KafkaBus
+from contract.bus.kafka.producer import KafkaProducer
 from contract.config import BusSection
 from contract.errors import ConfigError, LogReplaced, LogTruncated, TransportError
 from ingest.spool import Outgoing, SpoolOutlet
@@ -160,6 +161,24 @@ def test_a_producer_that_hears_nothing_fails_every_record_and_its_successor_send
         successor.flush()
         assert texts(read_all(consumer, 3)) == ["1", "2", "3"]
     assert again.results == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_who_waits_in_a_client_that_is_cut_off_hears_why_and_not_of_its_insides(
+    bus: KafkaBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender waited for metadata while the watch gave its producer up: the client then raises RuntimeError."""
+    topic = make_topic(bus)
+    with closing(bus.producer()) as producer:
+        assert isinstance(producer, KafkaProducer)
+
+        def cut_off(*_: object, **__: object) -> None:
+            producer._fail(TransportError("timeout", "nothing was acknowledged"))
+            raise RuntimeError("NetworkSelector closed!")
+
+        producer.send(topic, 0, record("before"))
+        monkeypatch.setattr(producer._client, "send", cut_off)
+        with pytest.raises(TransportError, match="nothing was acknowledged"):
+            producer.send(topic, 0, record("x"))
 
 
 def test_a_reader_hears_that_a_broker_hangs_and_goes_on_when_it_is_back(

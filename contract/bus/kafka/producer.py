@@ -83,6 +83,11 @@ class KafkaProducer:
             )
         except (errors.KafkaError, ValueError) as error:
             raise self._fail(transport_error(error, f"sending to {topic}/{partition}")) from error
+        except RuntimeError as error:
+            # A client that was cut off meanwhile, by the watch or by another's failure, says so in this way.
+            if (ended := self._ended()) is None:
+                raise
+            raise ended from error
         future.add_callback(partial(self._land, number))
         future.add_errback(partial(self._refuse, topic))
 
@@ -141,6 +146,10 @@ class KafkaProducer:
         if self._closing:
             return TransportError("closed", "this producer was closed")
         return None
+
+    def _ended(self) -> TransportError | None:
+        with self._changed:
+            return self._unusable()
 
     def _count_partitions(self, topic: str) -> int:
         count = self._partitions.get(topic)

@@ -3,6 +3,7 @@
 import io
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -203,6 +204,30 @@ def test_a_notifier_that_breaks_is_tried_again(tmp_path) -> None:
     assert [(row["outcome"], row["attempts"], row["detail"]) for row in hall.told()] == [
         ("delivered", 2, "told 1")
     ]
+
+
+def test_a_defect_in_a_producer_ends_no_courier_and_the_next_one_sends_everything(tmp_path, caplog) -> None:
+    class Broken:
+        closed = False
+
+        def send(self, *_):
+            raise RuntimeError("a selector that was closed")
+
+        def close(self):
+            self.closed = True
+
+    hall = Hall(tmp_path, {"notifier": "stdout"})
+    broken: Any = Broken()
+    hall.engine._courier._publisher._producer = broken
+    hall.sample(-1.0)
+    assert broken.closed
+    assert "defect" in caplog.text
+    for _ in range(3):
+        hall.clock.advance(1)
+        hall.engine.step()
+    hall.engine.close()
+    assert [row["outcome"] for row in hall.told()] == ["delivered"]
+    assert len(hall.bus.topics[ALERTS.topic].messages[0]) == 1
 
 
 def test_an_alert_told_late_still_ends_four_hours_from_now(tmp_path) -> None:
