@@ -125,7 +125,7 @@ class AttestImportConfig(CollectorConfig):
         return host.strip("[]"), int(port)
 
 
-@collector("attest-import", AttestImportConfig, (ATTESTATION_RESULTS, ATTESTATION_EVIDENCE))
+@collector("attest-import", AttestImportConfig, (ATTESTATION_RESULTS, ATTESTATION_EVIDENCE), consumes=True)
 class AttestImportCollector:
     """Reads attestation evidence that others fetch: from a folder it appears in, and by HTTP.
 
