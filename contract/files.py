@@ -1,9 +1,23 @@
-"""Files that survive the loss of power: contents by fsync of the file, names by fsync of the folder."""
+"""Files: read no further than a bound; written to survive the loss of power, by fsync of file and folder."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from contract.errors import ConfigError
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes:
+    """Return the bytes of a file; raise ConfigError(unreadable) where it cannot be read or holds more."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
+    except OSError as error:
+        raise ConfigError("unreadable", f"{path}: {error.strerror}") from error
+    if len(content) > most_bytes:
+        raise ConfigError("unreadable", f"{path}: larger than {most_bytes} bytes")
+    return content
 
 
 def sync(path: Path) -> None:

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from typing_extensions import override
 
 from contract.config import StrictConfig
-from contract.errors import ConfigError
+from contract.files import read_bounded
 from contract.yamltext import Document, as_text
 
 MAX_POLICY_BYTES = 1_048_576
@@ -159,14 +159,7 @@ class Policy:
 
 def read_policy(path: Path) -> Policy:
     """Read a policy; raise ConfigError that names every mistake as `file:line`."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_POLICY_BYTES + 1)
-    except OSError as error:
-        raise ConfigError("unreadable", f"{path}: {error.strerror}") from error
-    if len(content) > MAX_POLICY_BYTES:
-        raise ConfigError("unreadable", f"{path}: larger than {MAX_POLICY_BYTES} bytes")
-    return parse_policy(content, str(path))
+    return parse_policy(read_bounded(path, MAX_POLICY_BYTES), str(path))
 
 
 def parse_policy(content: bytes, where: str) -> Policy:

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from contract.config import StrictConfig
 from contract.errors import ConfigError
+from contract.files import read_bounded
 from contract.streams.coolant import LOOPS, POINTS
 from contract.yamltext import Document, Place, as_value
 from ingest.coolant.units import units_of
@@ -236,14 +237,7 @@ def shipped() -> list[str]:
 
 def read_map(path: Path) -> RegisterMap:
     """Read a map; raise ConfigError (unreadable, invalid) that names every mistake as `file:line`."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError("unreadable", f"{path}: {error.strerror}") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError("unreadable", f"{path}: larger than {MAX_FILE_BYTES} bytes")
-    return parse_map(content, str(path))
+    return parse_map(read_bounded(path, MAX_FILE_BYTES), str(path))
 
 
 def parse_map(content: bytes, where: str) -> RegisterMap:

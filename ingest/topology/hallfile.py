@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contract.files import read_bounded
 from contract.yamltext import Document, Place
 from ingest.topology.assets import assets_of, hosts_of
 from ingest.topology.entries import HallEntry
-from ingest.topology.handwritten import read_bounded, read_entry
+from ingest.topology.handwritten import read_entry
 from ingest.topology.references import check_references
 
 MAX_FILE_BYTES = 67_108_864

@@ -1,28 +1,14 @@
-"""Files that people write: read within bounds, into a strict model, with the line of every mistake."""
+"""What people write in files: into a strict model, with the line of every mistake."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from contract.errors import ConfigError
 from contract.yamltext import Document, as_text
 
 _Entry = TypeVar("_Entry", bound=BaseModel)
-
-
-def read_bounded(path: Path, most_bytes: int) -> bytes:
-    """Return the bytes of a file; raise ConfigError(unreadable) where it cannot be read or holds more."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
-    except OSError as error:
-        raise ConfigError("unreadable", f"{path}: {error.strerror}") from error
-    if len(content) > most_bytes:
-        raise ConfigError("unreadable", f"{path}: larger than {most_bytes} bytes")
-    return content
 
 
 def read_entry(model: type[_Entry], content: bytes, where: str, begins: str) -> tuple[_Entry, Document]:

@@ -13,10 +13,10 @@ import orjson
 from pydantic import Field, model_validator
 
 from contract.errors import CollectError, ConfigError
+from contract.files import read_bounded
 from contract.streams.topology import JOBS
 from ingest.collector import CollectorConfig, Context, Reading, Rows, collector
 from ingest.topology.command import run_command
-from ingest.topology.handwritten import read_bounded
 from ingest.topology.joblist import read_csv, read_yaml
 from ingest.topology.slurm import ACTIVE, JobList, RoleOf, read_jobs
 
