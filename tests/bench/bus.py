@@ -70,7 +70,7 @@ def _measure_cluster(bus: Bus, servers: dict[str, str]) -> Iterator[BenchRow]:
         ("sent", lambda: _send(bus, topic), lambda: _send_bare(servers, topic)),
         ("read", lambda: _read(bus, filled), lambda: _read_bare(servers, filled)),
     ):
-        rate, baseline, ratio = median_ratio(ours, bare)
+        rate, baseline, ratio = median_ratio(ours, bare, rounds=9)
         yield BenchRow(
             name=f"cluster, messages {name}",
             value=rate,

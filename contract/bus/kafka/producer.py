@@ -7,8 +7,11 @@ timeout is never reached, and hearing nothing for a while is a failure of ours.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +46,24 @@ _SETTINGS: dict[str, Any] = {
 
 _FLIGHT_RECORDS, _FLIGHT_BYTES = 10_000, 64 * 2**20
 _CLOSE_SECONDS = 5.0
-_NEVER = 2**63
+_NOBODY = -1
+_LOOK_AGAIN_SECONDS, _ALMOST_SECONDS = 0.05, 0.002
 _LOOK_SECONDS = 0.5
 """How often a producer looks whether the cluster still answers."""
 
 _log = Log("bus.kafka")
+
+
+class _Passenger:
+    """A record in flight. One object and no more: the collector of cycles walks over all that wait."""
+
+    __slots__ = ("_producer", "number", "on_ack", "size")
+
+    def __init__(self, producer: KafkaProducer, number: int, size: int, on_ack: AckCallback | None) -> None:
+        self._producer, self.number, self.size, self.on_ack = producer, number, size, on_ack
+
+    def __call__(self, metadata: Any) -> None:
+        self._producer.land(self, metadata.offset)
 
 
 class KafkaProducer:
@@ -58,13 +74,21 @@ class KafkaProducer:
         self._bus = bus
         self._ack_timeout_seconds = ack_timeout_seconds
         self._partitions: dict[str, int] = {}
+        self._refusals: dict[str, Callable[[Exception], None]] = {}
         self._changed = threading.Condition()
-        self._flight: dict[int, tuple[AckCallback | None, int]] = {}
-        """Call-back and size of each record that was sent and not acknowledged, by its number."""
+        self._sending = threading.Lock()
+        """Held by those who send. The client's thread takes no lock for a record: two threads that meet in one
+        cost more than all else that is done here."""
+        self._flight: dict[int, _Passenger] = {}
+        """Each record that was sent and not acknowledged, by its number, in order."""
+        self._answering: set[int] = set()
+        """Records that are out of the flight and whose call-back has not returned."""
+        self._landed: deque[int] = deque()
+        """Sizes of records that are no longer in flight, and are still counted in `_flight_bytes`."""
         self._flight_bytes = 0
-        self._sent = self._acknowledged = 0
-        self._wake_at = _NEVER
-        """How many acknowledgements the first of those who wait for some is waiting for."""
+        self._sent = 0
+        self._wake_at = _NOBODY
+        """With how many records in flight those who wait want to be woken."""
         self._heard_at = time.monotonic()
         self._closing = False
         self._error: TransportError | None = None
@@ -76,7 +100,7 @@ class KafkaProducer:
         if not 0 <= partition < self._count_partitions(topic):
             raise TransportError("no_topic", f"there is no partition {topic}/{partition}")
         key, headers, size = _encode(record)
-        number = self._board(on_ack, size)
+        passenger = self._board(on_ack, size)
         try:
             future = self._client.send(
                 topic, value=record.body, key=key, headers=headers, partition=partition
@@ -88,53 +112,68 @@ class KafkaProducer:
             if (ended := self._ended()) is None:
                 raise
             raise ended from error
-        future.add_callback(partial(self._land, number))
-        future.add_errback(partial(self._refuse, topic))
+        future.add_callback(passenger)
+        future.add_errback(self._refusals[topic])
 
     def flush(self, timeout_seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        with self._changed:
-            goal = self._sent
-            while self._acknowledged < goal and self._error is None:
-                if not self._await(goal, deadline - time.monotonic()):
-                    raise TransportError("timeout", f"not everything was written in {timeout_seconds} s")
-            if self._error is not None:
-                raise self._error.with_traceback(None)
+        goal = self._sent
+        if not self._await(0, lambda: self._is_answered(goal), timeout_seconds):
+            raise TransportError("timeout", f"not everything was written in {timeout_seconds} s")
+        if self._error is not None:
+            raise self._error.with_traceback(None)
 
     def close(self) -> None:
         """Write what was sent, for at most 5 s; the rest fails."""
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-            while self._flight and self._error is None:
-                if not self._await(self._sent, deadline - time.monotonic()):
-                    break
+        self._closing = True
+        self._await(0, lambda: self._is_answered(self._sent), _CLOSE_SECONDS)
         self._fail(TransportError("closed", "this producer was closed"))
         self._watch.join(_CLOSE_SECONDS)
 
-    def _board(self, on_ack: AckCallback | None, size: int) -> int:
-        """Take a record in as soon as there is room; return its number."""
-        with self._changed:
-            while self._is_full() and not self._unusable():
+    def _board(self, on_ack: AckCallback | None, size: int) -> _Passenger:
+        """Take a record in as soon as there is room."""
+        with self._sending:
+            if self._is_full():
                 # Until a quarter of it has landed: to wake for each record would cost more than to send it.
-                self._await(self._acknowledged + max(1, len(self._flight) // 4))
+                self._await(len(self._flight) * 3 // 4, lambda: self._closing or not self._is_full())
             if error := self._unusable():
                 raise error
             if not self._flight:
                 self._heard_at = time.monotonic()
-            number = self._sent
+            passenger = _Passenger(self, self._sent, size, on_ack)
+            self._flight[self._sent] = passenger
             self._sent += 1
-            self._flight[number] = (on_ack, size)
             self._flight_bytes += size
-        return number
+        if self._error is not None:
+            # It failed in between, and may have answered for all in flight before this one was.
+            self._flight.pop(passenger.number, None)
+            raise self._error.with_traceback(None)
+        return passenger
 
-    def _await(self, acknowledged: int, timeout_seconds: float | None = None) -> bool:
-        """Wait for so many acknowledgements, or for the end; it may return early. Return False after the time."""
-        self._wake_at = min(self._wake_at, acknowledged)
-        return self._changed.wait(timeout_seconds)
+    def _await(self, in_flight: int, is_done: Callable[[], bool], timeout_seconds: float = math.inf) -> bool:
+        """Wait until something is done or this producer has ended; it is looked at with so many in flight.
+
+        Return False after the time. It is looked at now and then as well: others may send all the while.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        with self._changed:
+            while not (is_done() or self._error):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._wake_at = max(self._wake_at, in_flight)
+                # Where few enough are in flight already, a call-back is about to return.
+                pause = _LOOK_AGAIN_SECONDS if len(self._flight) > in_flight else _ALMOST_SECONDS
+                self._changed.wait(min(left, pause))
+        return True
+
+    def _is_answered(self, goal: int) -> bool:
+        """Return whether the call-backs of all records up to a number have returned."""
+        # In this order: whoever takes one out of the flight notes it as answered for before.
+        return min(list(self._flight) + list(self._answering), default=goal) >= goal
 
     def _is_full(self) -> bool:
+        while self._landed:
+            self._flight_bytes -= self._landed.popleft()
         return len(self._flight) >= _FLIGHT_RECORDS or self._flight_bytes >= _FLIGHT_BYTES
 
     def _unusable(self) -> TransportError | None:
@@ -154,25 +193,26 @@ class KafkaProducer:
     def _count_partitions(self, topic: str) -> int:
         count = self._partitions.get(topic)
         if count is None:
-            count = self._partitions[topic] = self._bus.describe(topic).partitions
+            count = self._bus.describe(topic).partitions
+            self._refusals[topic] = partial(self._refuse, topic)
+            self._partitions[topic] = count
         return count
 
-    def _land(self, number: int, metadata: Any) -> None:
+    def land(self, passenger: _Passenger, offset: int) -> None:
         """Acknowledge one record, unless the producer has failed before."""
+        number = passenger.number
+        self._answering.add(number)
         # Whoever takes it out of the flight answers for it; taking out is atomic.
-        boarded = self._flight.pop(number, None)
-        if boarded is None:
-            return
-        on_ack, size = boarded
-        if on_ack is not None:
-            on_ack(metadata.offset)
-        with self._changed:
-            self._flight_bytes -= size
-            self._acknowledged += 1
+        if self._flight.pop(number, None) is not None:
+            if passenger.on_ack is not None:
+                passenger.on_ack(offset)
+            self._landed.append(passenger.size)
             self._heard_at = time.monotonic()
-            if self._acknowledged >= self._wake_at:
-                # Whoever waits for more says so again.
-                self._wake_at = _NEVER
+        self._answering.discard(number)
+        if len(self._flight) <= self._wake_at:
+            with self._changed:
+                # Whoever waits on says so again.
+                self._wake_at = _NOBODY
                 self._changed.notify_all()
 
     def _refuse(self, topic: str, error: Exception) -> None:
@@ -186,9 +226,9 @@ class KafkaProducer:
             self._error, self._closing = error, True
             self._changed.notify_all()
         for number in list(self._flight):
-            on_ack, _ = self._flight.pop(number, (None, 0))
-            if on_ack is not None:
-                on_ack(error)
+            passenger = self._flight.pop(number, None)
+            if passenger is not None and passenger.on_ack is not None:
+                passenger.on_ack(error)
         # Not here: this may be the client's own thread, and a client that is cut off takes its time to end.
         threading.Thread(target=self._abandon, name="kafka-producer-close", daemon=True).start()
         return error
@@ -222,7 +262,9 @@ def _encode(record: Record) -> tuple[bytes, list[tuple[str, bytes]], int]:
     headers = [(name, value.encode()) for name, value in record.headers.items()]
     if len(record.body) > MAX_BODY_BYTES:
         raise TransportError("too_large", f"a body of {len(record.body)} bytes, at most {MAX_BODY_BYTES}")
-    size = len(key) + sum([len(name) + len(value) for name, value in headers])
+    size = len(key)
+    for name, value in headers:
+        size += len(name) + len(value)
     if size > MAX_HEADER_BYTES:
         raise TransportError("too_large", f"key and headers of {size} bytes, at most {MAX_HEADER_BYTES}")
     return key, headers, size + len(record.body)
