@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,6 +31,7 @@ from contract.errors import ConfigError
 MAGIC = b"hwp1"
 PROBE, ANSWER = 1, 2
 _BEGINNINGS = {kind: MAGIC + bytes([kind]) for kind in (PROBE, ANSWER)}
+_ANSWERED = _BEGINNINGS[ANSWER]
 HEADER = struct.Struct("!4sB3x8sQQQQ")
 _SAID = struct.Struct("!B3x8sQQQQ")  # behind the magic
 _TIMES = struct.Struct("!QQ")
@@ -75,6 +76,9 @@ class Packet(NamedTuple):
     answered_ns: int = 0
 
 
+_packet: Callable[..., Packet] = tuple.__new__  # a third of the time that Packet(...) takes
+
+
 class Keys:
     """The secret of a hall: the first key signs, all of them prove."""
 
@@ -84,21 +88,18 @@ class Keys:
         # A key is worked in once, and then copied: that halves the cost of a MAC.
         self._keyed = [hashlib.blake2s(digest_size=MAC_BYTES, key=key) for key in keys]
 
-    def sign(self, marks: bytes, content: bytes) -> bytes:
-        return _mac(self._keyed[0], marks, content)
+    def sign(self, said: bytes) -> bytes:
+        state = self._keyed[0].copy()
+        state.update(said)
+        return state.digest()
 
-    def prove(self, marks: bytes, content: bytes, mac: bytes) -> bool:
-        for keyed in self._keyed:  # noqa: SIM110 - any() with a generator takes twice as long
-            if hmac.compare_digest(_mac(keyed, marks, content), mac):
+    def prove(self, said: bytes, mac: bytes) -> bool:
+        for keyed in self._keyed:
+            state = keyed.copy()
+            state.update(said)
+            if hmac.compare_digest(state.digest(), mac):
                 return True
         return False
-
-
-def _mac(keyed: hashlib.blake2s, marks: bytes, content: bytes) -> bytes:
-    state = keyed.copy()
-    state.update(marks)
-    state.update(content)
-    return state.digest()
 
 
 def read_keys(path: Path) -> Keys:
@@ -131,27 +132,24 @@ def encode(packet: Packet, keys: Keys, marks: bytes, size: int = LEAST_BYTES) ->
         packet.answered_ns,
     )
     content = head + bytes(size - LEAST_BYTES)
-    return content + keys.sign(marks, content)
+    return content + keys.sign(marks + content)
 
 
 def answer(probe: bytes, received_ns: int, answered_ns: int, keys: Keys, marks: bytes) -> bytes:
     """Return the bytes that answer those of a proven probe."""
     content = (
-        _BEGINNINGS[ANSWER]
-        + probe[5:32]
-        + _TIMES.pack(received_ns, answered_ns)
-        + probe[HEADER.size : -MAC_BYTES]
+        _ANSWERED + probe[5:32] + _TIMES.pack(received_ns, answered_ns) + probe[HEADER.size : -MAC_BYTES]
     )
-    return content + keys.sign(marks, content)
+    return content + keys.sign(marks + content)
 
 
 def decode(content: bytes, keys: Keys, marks: bytes, kind: int) -> Packet | Fault:
     """Return what authentic bytes say, or what is wrong with them."""
     if not LEAST_BYTES <= len(content) <= MOST_BYTES or not content.startswith(_BEGINNINGS[kind]):
         return "malformed"
-    if not keys.prove(marks, content[:-MAC_BYTES], content[-MAC_BYTES:]):
+    if not keys.prove(marks + content[:-MAC_BYTES], content[-MAC_BYTES:]):
         return "spoofed"
-    packet = Packet._make(_SAID.unpack_from(content, 4))
+    packet = _packet(Packet, _SAID.unpack_from(content, 4))
     return packet if packet.sequence < MAX_SEQUENCE else "malformed"
 
 
