@@ -267,10 +267,9 @@ def test_no_signed_byte_of_the_endorsement_can_be_changed(aci):
     whole, evidence = (aci / "uvm_reference_info.cose").read_bytes(), aci_set(aci)
     sign1 = read_sign1(whole)
     assert judge_endorsement(evidence, "2023-03-01").verdict == "genuine"
-    # The certificates, which are most of the headers, are long: every sixth of those bytes.
-    for part, step in ((sign1.protected, 6), (sign1.payload, 1), (sign1.signature, 1)):
+    for part in (sign1.protected, sign1.payload, sign1.signature):
         start = whole.index(part)
-        for body in changed(whole, range(start, start + len(part), step)):
+        for body in changed(whole, range(start, start + len(part))):
             attached = {**evidence.attached, "uvm_reference_info.cose": body}
             result = judge_endorsement(replace(evidence, attached=attached), "2023-03-01")
             assert result.verdict != "genuine"
