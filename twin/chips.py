@@ -31,10 +31,10 @@ class Board:
 AIR = Board(
     limit_watts=700.0,
     idle_watts=75.0,
-    busy_watts=590.0,
-    sink_kelvin_per_watt=0.038,
+    busy_watts=700.0,
+    sink_kelvin_per_watt=0.034,
     die_kelvin_per_watt=0.018,
-    memory_kelvin=11.0,
+    memory_kelvin=10.0,
 )
 # 1.1 kW on a plate: 28 K over the coolant at rated flow.
 LIQUID = Board(

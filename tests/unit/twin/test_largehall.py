@@ -56,7 +56,9 @@ def test_a_worn_pump_slows_every_job_behind_it_by_way_of_flow_and_heat() -> None
     assert (hall.chips.die_celsius - sound.chips.die_celsius)[gpus].mean() > 15
     assert hall.chips.software_thermal[gpus].any()
     jobs = np.unique(hall.tasks.job_of_gpu[gpus & hall.chips.software_thermal])
-    assert (hall.tasks.step_seconds[jobs] > 1.05 * sound.tasks.step_seconds[jobs]).all()
+    slower = hall.tasks.step_seconds[jobs] / sound.tasks.step_seconds[jobs]
+    assert slower.min() > 1
+    assert slower.mean() > 1.1
 
 
 def test_without_the_coupling_by_coolant_a_worn_pump_heats_no_gpu() -> None:
