@@ -264,8 +264,7 @@ def _histograms(nanoseconds: NDArray[np.int64], answers: Flags) -> Columns:
 
 def rack_watts(hall: LargeHall) -> Floats:
     """Return what each rack draws."""
-    gpus = hall.chips.power_watts.reshape(-1, GPUS_PER_HOST).sum(axis=1)
-    hosts = gpus + np.where(hall.powered, HOST_WATTS, 0.0)
+    hosts = hall.metered_watts + np.where(hall.powered, HOST_WATTS, 0.0)
     return np.asarray(np.bincount(hall.site.rack_of_host, hosts, len(hall.site.racks)))
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STEP_SECONDS = 1.0
 BOOT_SECONDS = 90.0
 WARM_UP_SECONDS = 180
+METER_SECONDS = 30.0  # meters of feeds average over about half a minute
 LEAK_REACTION_SECONDS = 15.0  # how long a rack's controller waits before it forces its hosts off
 # Wear of a memory stack: corrected errors, a replaced row, no row left, an error that is not contained.
 WEAR_STAGES = ((40, 63, "info"), (150, 64, "fatal"), (220, 95, "fatal"))
@@ -83,6 +84,8 @@ class LargeHall:
         self.nvlink_up = np.ones(gpus, np.bool_)
         self.nvlink_errors = np.zeros(gpus, np.int64)
         self.powered = np.ones(hosts, np.bool_)
+        self.metered_watts = np.zeros(hosts)
+        """What the GPUs of each host draw, as the meters of its rack average it."""
         self.booting_seconds = np.zeros(hosts)
         self.uptime_seconds = self._rng.uniform(5, 60, hosts) * 86_400
         self.leak_state = ["dry"] * len(site.racks)
@@ -173,7 +176,9 @@ class LargeHall:
         chips.advance(
             seconds, np.where(self.gpu_up, work, 0.0), loops.plate_inlet_celsius(), rise, resistance
         )
-        loops.advance(seconds, chips.power_watts.reshape(-1, GPUS_PER_HOST).sum(axis=1))
+        watts = chips.power_watts.reshape(-1, GPUS_PER_HOST).sum(axis=1)
+        self.metered_watts += (watts - self.metered_watts) * -np.expm1(-seconds / METER_SECONDS)
+        loops.advance(seconds, watts)
         self.network.advance(seconds, np.where(self.gpu_up, 0.7 * self.tasks.communicating, 0.0))
         self._watch_gpus()
         self._watch_links()
@@ -186,8 +191,7 @@ class LargeHall:
         for host in np.flatnonzero(waits & (self.booting_seconds <= 0)).tolist():
             before = self.trust.boot(host)
             self.uptime_seconds[host] = 0.0
-            gpus = slice(host * GPUS_PER_HOST, (host + 1) * GPUS_PER_HOST)
-            self.uncorrected_errors[gpus] = self.pcie_errors[gpus] = self.last_xid[gpus] = 0
+            self._reset_counters(host)
             name = self.site.hosts[host]
             self.happen(
                 "host_events",
@@ -200,6 +204,16 @@ class LargeHall:
             self.happen(
                 "gpu_events", name, event="reset", evidence="kernel_log", severity="info", occurrences=1
             )
+
+    def _reset_counters(self, host: int) -> None:
+        """Set back what the drivers of a host count since they were loaded."""
+        gpus = slice(host * GPUS_PER_HOST, (host + 1) * GPUS_PER_HOST)
+        self._worn_from[gpus] -= self.corrected_errors[gpus]
+        for counter in (self.corrected_errors, self.uncorrected_errors, self.last_xid):
+            counter[gpus] = 0
+        self.pcie_errors[gpus] = self.pcie_replays[gpus] = 0
+        self.chips.energy_joules[gpus] = 0.0
+        self.network.reset(slice(host * PORTS_PER_HOST, (host + 1) * PORTS_PER_HOST))
 
     def _wear(self, seconds: float) -> None:
         """Count corrected errors and, where a GPU has worn, go on to its next stage; let dying PCIe links retry."""

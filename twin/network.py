@@ -60,6 +60,12 @@ class Network:
         lost = np.minimum(self.delay_us / 60.0, 4.0)
         return np.where(self.active, 1.0 + lost, 8.0 / 7.0)  # without a rail the other seven carry its share
 
+    def reset(self, ports: slice) -> None:
+        """Set back what the driver of these ports counts since it was loaded."""
+        for counter in (self.sent_bytes, self.received_bytes, self.symbol_errors, self.receive_errors):
+            counter[ports] = 0
+        self.timeouts[ports] = self.repeats[ports] = self.link_downs[ports] = 0
+
     def advance(self, seconds: float, load: Floats) -> None:
         """Carry `load`, 0 to 1 of each port's speed, for `seconds`."""
         light = self.connected & self.installed

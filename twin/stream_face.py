@@ -202,10 +202,10 @@ class StreamFace:
             self._frozen.pop(cdu, None)
         racks = np.flatnonzero(self._site.cdu_of_rack == cdu)
         power = float(watts[racks].sum())
-        plates = np.repeat(np.isin(self._site.rack_of_host, racks), GPUS_PER_HOST)
+        plates = np.isin(self._site.rack_of_host, racks)
         readings = [*_readings(hall, cdu, state), *self._rack_readings(racks, state)]
         self._write_equipment("coolant_readings", "coolant-redfish", cdu, name, readings, now_us)
-        share = float(hall.chips.power_watts[plates].sum()) / power if power else None
+        share = float(hall.metered_watts[plates].sum()) / power if power else None
         loop = _loop_row(state, power, share)
         self._write_equipment("coolant_loops", "coolant-redfish", cdu, name, [loop], now_us)
 

@@ -154,6 +154,8 @@ def test_a_host_that_restarts_has_another_boot_id_and_its_job_waits() -> None:
     hall.advance(90)
     assert hall.host_up[target.index]
     assert hall.trust.boot_ids[target.index] != before
+    gpus = slice(8 * target.index, 8 * target.index + 8)
+    assert (hall.chips.energy_joules[gpus] < 120 * 1_200).all(), "the driver counts from its loading on"
 
 
 @pytest.mark.parametrize("name", sorted(HANDLES))
