@@ -89,15 +89,18 @@ class StreamWriter:
         numbers = senders.numbers(stream.name)
         sequence = numbers[subject]
         ends = np.append(np.flatnonzero(np.diff(partition)) + 1, len(partition))
+        lists: dict[str, list[Any]] = {}
         begin = 0
         for end in ends.tolist():
             at = int(partition[begin])
-            part = table.slice(begin, end - begin)
             events = 1 + np.count_nonzero(np.diff(subject[begin:end]))
             if end - begin >= ARROW_FROM_ROWS or events >= _ARROW_FROM_EVENTS:
+                part = table.slice(begin, end - begin)
                 record = _arrow(stream, senders, subject[begin:end], sequence[begin:end], part, keys)
                 self._send(stream, at, record)
             else:
+                lists = lists or _lists(stream, table)
+                part = {name: values[begin:end] for name, values in lists.items()}
                 for record in _jsons(stream, senders, subject[begin:end], sequence[begin:end], part, keys):
                     self._send(stream, at, record)
             begin = end
@@ -200,30 +203,33 @@ def _arrow(
     return Record(key=keys[first], headers=headers | {"content-type": ARROW_TYPE}, body=body)
 
 
-def _jsons(
-    stream: Stream, senders: Senders, subject: Ints, sequence: Ints, table: pa.Table, keys: Sequence[str]
-) -> list[Record]:
-    """Put the event of each instance into a record of its own."""
-    columns = {
+def _lists(stream: Stream, table: pa.Table) -> dict[str, list[Any]]:
+    """Return the columns of a table as a JSON body has them: times are numbers."""
+    return {
         name: (
             table.column(name).cast(pa.int64())
             if stream.by_name[name].kind is ColumnKind.TIME
             else table.column(name)
         ).to_pylist()
         for name in table.column_names
-        if name == "ts" or table.column(name).null_count < table.num_rows
     }
+
+
+def _jsons(
+    stream: Stream,
+    senders: Senders,
+    subject: Ints,
+    sequence: Ints,
+    columns: Mapping[str, list[Any]],
+    keys: Sequence[str],
+) -> list[Record]:
+    """Put the event of each instance into a record of its own."""
     records = []
     begin = 0
     for end in np.append(np.flatnonzero(np.diff(subject)) + 1, len(subject)).tolist():
         at = int(subject[begin])
         part = {name: values[begin:end] for name, values in columns.items()}
-        records.append(
-            Record(
-                key=keys[at],
-                headers=headers_of(stream, senders.sources[at], senders.epochs[at], int(sequence[begin])),
-                body=encode_columns(stream, part),
-            )
-        )
+        headers = headers_of(stream, senders.sources[at], senders.epochs[at], int(sequence[begin]))
+        records.append(Record(key=keys[at], headers=headers, body=encode_columns(stream, part)))
         begin = end
     return records
