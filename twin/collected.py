@@ -13,6 +13,7 @@ from twin import physics
 from twin.chips import AIR_MODEL, LIQUID_MODEL
 from twin.largehall import LargeHall, bus_id
 from twin.network import PROBES
+from twin.plan import NIC_BUSES
 from twin.site import DIMMS_PER_HOST, GPUS_PER_HOST, NVLINKS_PER_GPU, PORT_GBPS, PORTS_PER_HOST, Ints
 from twin.workload import Flags, Floats
 
@@ -145,6 +146,29 @@ def host_samples(hall: LargeHall, hosts: Ints, now_us: int) -> Columns:
         "clock_synchronised": True,
         "clock_offset_seconds": hall.telemetry.clock_offset_seconds[hosts],
         "clock_estimated_error_seconds": 0.0005,
+    }
+
+
+def host_pcie(hall: LargeHall, hosts: Ints) -> Columns:
+    """Return one row for each GPU and network card of these hosts; of one that is gone only its place."""
+    gpus = np.repeat(hosts * GPUS_PER_HOST, GPUS_PER_HOST) + np.tile(np.arange(GPUS_PER_HOST), len(hosts))
+    present = np.concatenate([hall.chips.present[gpus], hall.network.installed[gpus]])
+    errors = np.concatenate([hall.pcie_errors[gpus], np.zeros(len(gpus), np.int64)])
+    places = [bus_id(gpu).lower()[4:] for gpu in gpus.tolist()]
+    cards = [f"0000:{bus}:00.0" for bus in NIC_BUSES]
+    full = np.full(len(present), 16)
+    return {
+        "device": places + [cards[port % PORTS_PER_HOST] for port in gpus.tolist()],
+        "device_class": ["gpu"] * len(gpus) + ["nic"] * len(gpus),
+        "presence": np.where(present, "present", "missing").tolist(),
+        "link_width": pa.array(full, mask=~present),
+        "max_link_width": pa.array(full, mask=~present),
+        "link_speed_gts": pa.array(2.0 * full, mask=~present),
+        "max_link_speed_gts": pa.array(2.0 * full, mask=~present),
+        "correctable_errors": pa.array(errors, mask=~present),
+        "nonfatal_errors": pa.array(0 * errors, mask=~present),
+        "fatal_errors": pa.array(0 * errors, mask=~present),
+        "correctable_errors_1h": pa.array(errors, mask=~present),
     }
 
 

@@ -239,7 +239,7 @@ class LargeHall:
                 self.site.hosts[gpu // GPUS_PER_HOST],
                 event="pcie_aer",
                 severity="corrected",
-                device=bus_id(gpu).lower(),
+                device=bus_id(gpu).lower()[4:],
                 device_class="gpu",
                 occurrences=int(aer[gpu]),
                 boot_id=self.trust.boot_ids[gpu // GPUS_PER_HOST],
@@ -291,7 +291,7 @@ class LargeHall:
                 self.site.hosts[gpu // GPUS_PER_HOST],
                 event="device_missing",
                 severity="fatal",
-                device=bus_id(gpu).lower(),
+                device=bus_id(gpu).lower()[4:],
                 device_class="gpu",
                 boot_id=self.trust.boot_ids[gpu // GPUS_PER_HOST],
             )

@@ -26,7 +26,7 @@ from twin.stream_writer import Senders, StreamWriter
 
 _BY_HOST = ("gpu-dcgm", "gpu-kernel-log", "host", "fabric-ports", "fabric-mesh", "attest-import")
 _POLLS_SECONDS = 10
-_LINKS_SECONDS = 60
+_MINUTE_SECONDS = 60
 
 # Who tells of what happened, by stream and event; the kernel's log is read by one collector.
 _TELLERS = {"host_events": "host", "coolant_events": "coolant-redfish"}
@@ -134,7 +134,7 @@ class StreamFace:
             "gpu_samples", "gpu-dcgm", rows // GPUS_PER_HOST, collected.gpu_samples(hall, rows), now_us
         )
         self._imitate(rows, now_us)
-        hosts = self._due(_LINKS_SECONDS)
+        hosts = self._due(_MINUTE_SECONDS)
         gpus = np.repeat(hosts * GPUS_PER_HOST, GPUS_PER_HOST) + np.tile(np.arange(GPUS_PER_HOST), len(hosts))
         gpus = gpus[hall.gpu_up[gpus]]
         who = np.repeat(gpus // GPUS_PER_HOST, NVLINKS_PER_GPU)
@@ -167,6 +167,9 @@ class StreamFace:
 
     def _write_hosts(self, now_us: int) -> None:
         hosts = self._due(_POLLS_SECONDS)
+        minutely = self._due(_MINUTE_SECONDS)
+        who = np.tile(np.repeat(minutely, GPUS_PER_HOST), 2)
+        self._write("host_pcie", "host", who, collected.host_pcie(self.hall, minutely), now_us)
         self._write("host_samples", "host", hosts, collected.host_samples(self.hall, hosts, now_us), now_us)
         ports = np.repeat(hosts * PORTS_PER_HOST, PORTS_PER_HOST) + np.tile(
             np.arange(PORTS_PER_HOST), len(hosts)

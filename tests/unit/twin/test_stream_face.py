@@ -91,7 +91,15 @@ def test_every_row_of_a_hall_in_trouble_keeps_the_contract() -> None:
         if batch.table.num_rows:
             seen.add(name)
     assert seen >= {
-        *("gpu_samples", "gpu_links", "gpu_events", "host_samples", "host_events", "fabric_ports"),
+        *(
+            "gpu_samples",
+            "gpu_links",
+            "gpu_events",
+            "host_samples",
+            "host_events",
+            "host_pcie",
+            "fabric_ports",
+        ),
         *("fabric_probes", "fabric_events", "coolant_readings", "coolant_loops", "coolant_events"),
         *("power_readings", "attestation_results", "inventory", "jobs", "maintenance", "collector_status"),
     }
@@ -177,6 +185,9 @@ def test_a_lost_gpu_has_no_more_rows_and_its_host_says_so() -> None:
     last = max(r["ts"] for r in run.rows("gpu_samples").to_pylist() if r["gpu_uuid"] == gpu.entity)
     newest = max(r["ts"] for r in run.rows("gpu_samples").to_pylist())
     assert (newest - last).total_seconds() > 5
+    run.go(60)
+    missing = [r for r in run.rows("host_pcie").to_pylist() if r["presence"] == "missing"]
+    assert {(r["host"], r["device_class"]) for r in missing} == {(run.hall.site.hosts[gpu.index // 8], "gpu")}
     assert 79 in run.rows("gpu_events").column("code").to_pylist()
 
 
