@@ -84,7 +84,19 @@ def run_one(place: Path, options: argparse.Namespace, seed: int, bus: str, fault
         click.echo(f"{name}: {flaw.kind}: {flaw.what}"[:600])
     if len(run.flaws) > SHOWN_FLAWS:
         click.echo(f"{name}: ... and {len(run.flaws) - SHOWN_FLAWS} more")
+    if run.flaws:
+        click.echo(f"{name}: what its processes said: {keep_logs(place / name, options.mutation)}")
     return run
+
+
+def keep_logs(folder: Path, mutation: str) -> Path:
+    """Save the logs of a run from the end of its folder: a rare finding may not come again."""
+    kept = CHECKOUT / "build" / "nemesis" / "-".join(filter(None, [folder.name, mutation]))
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    for log in (*folder.glob("*.log"), *folder.glob("broker/broker.log")):
+        shutil.copy(log, kept)
+    return kept
 
 
 def go_where_mounts_are_ours() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,11 @@ def test_a_guard_that_is_gone_is_noticed(mutation: str, printed: dict[str, str])
     counts = dict(zip(KINDS, map(int, row.strip("| ").split(" | ")[4:-1]), strict=True))
     assert counts[CASES[mutation][1]] > 0, printed[mutation]
     assert counts["stuck"] == counts["died"] == counts["not_struck"] == 0, printed[mutation]
+
+
+@pytest.mark.parametrize("mutation", CASES)
+def test_what_the_processes_of_a_run_with_a_finding_wrote_is_kept(
+    mutation: str, printed: dict[str, str]
+) -> None:
+    [kept] = re.findall(r"local-1: what its processes said: (.*)", printed[mutation])
+    assert {"sink.log", "engine.log"} <= {log.name for log in Path(kept).iterdir()}
