@@ -6,6 +6,7 @@ told what to do through a pipe and ends when the other end is gone.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import secrets
@@ -185,6 +186,9 @@ def step_on_expiry(steps: Steps) -> None:
     Journal.commit = stepped  # type: ignore[method-assign]
 
 
+SHOW_STACKS = signal.SIGUSR1
+"""Lets a role write into its log what each of its threads is doing."""
+
 ROLES: dict[str, Callable[[Site, Steps, SkewedClock, threading.Event], None]] = {
     "direct": direct,
     "spool": spool,
@@ -215,6 +219,7 @@ def run_role(role: str, site: Site, skew_seconds: float, control: Connection) ->
     log = os.open(site.folder / f"{role}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    faulthandler.register(SHOW_STACKS, all_threads=True)
     set_up_logging(level=logging.INFO)
     marks = Marks(site.marks, role)
     logging.getLogger("hallwatch").addHandler(Complaints(marks))

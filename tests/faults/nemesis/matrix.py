@@ -106,7 +106,7 @@ def strike_all(
             return run
         for fault in struck:
             began = time.monotonic()
-            with run.noting(fault.name):
+            with run.noting(fault.name), rig.telling_where_it_is_stuck():
                 rig.chapter(fault.name)
                 # Its own dice: alone, too, it strikes where it struck among the others.
                 fault.strike(rig, Random(f"{seed}/{bus}/{fault.name}"))

@@ -28,7 +28,15 @@ from contract.bus.local import LocalBus
 from contract.clock import SystemClock
 from contract.streams.gpu import GPU_SAMPLES
 from tests.faults.nemesis import disk
-from tests.faults.nemesis.children import HOSTS, STREAMS, Site, cursor_name, open_bus, run_role
+from tests.faults.nemesis.children import (
+    HOSTS,
+    SHOW_STACKS,
+    STREAMS,
+    Site,
+    cursor_name,
+    open_bus,
+    run_role,
+)
 from tests.faults.nemesis.marks import Marks, clear_marks
 from tests.faults.nemesis.proxy import Mode, Proxy
 from tests.suites.broker import Broker
@@ -246,6 +254,17 @@ class Rig:
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    @contextmanager
+    def telling_where_it_is_stuck(self) -> Iterator[None]:
+        """Let every role that runs write into its log what it is doing, where something does not happen in the block."""
+        try:
+            yield
+        except StuckError:
+            for role in self._children:
+                if self.runs(role):
+                    os.kill(self.pid(role), SHOW_STACKS)
+            raise
 
     def runs(self, role: str) -> bool:
         return role in self._children and self._children[role].process.exitcode is None
