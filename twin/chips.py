@@ -63,8 +63,8 @@ class Chips:
             field.name: np.where(liquid, getattr(LIQUID, field.name), getattr(AIR, field.name))
             for field in fields(Board)
         }
-        self._contact = _spread(rng, count)
-        self._silicon = _spread(rng, count)
+        self._contact = physics.spread(rng, count)
+        self._silicon = physics.spread(rng, count)
         self.clock_ratio = np.ones(count)
         """Of the highest clock that this GPU runs at: below 1 it is a straggler, hot or not."""
         self.present = np.ones(count, np.bool_)
@@ -133,8 +133,3 @@ class Chips:
         share = np.where(wanted > room, room / np.maximum(wanted, 1.0), 1.0)
         allowed = np.clip(np.power(share, 1.0 / physics.CLOCK_POWER_EXPONENT), 0.25, 1.0)
         self._brake = np.minimum(allowed, self._brake + BRAKE_STEP)
-
-
-def _spread(rng: np.random.Generator, count: int) -> Floats:
-    """Draw how boards differ: a factor round 1, never beyond two sigma."""
-    return 1.0 + physics.SPREAD * np.clip(rng.standard_normal(count), -2.0, 2.0)

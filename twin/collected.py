@@ -12,8 +12,9 @@ from contract.histogram import SCHEMA
 from twin import physics
 from twin.chips import AIR_MODEL, LIQUID_MODEL
 from twin.largehall import LargeHall, bus_id
+from twin.loops import RATED_PUMP_RPM, RESERVOIR_LITERS
 from twin.network import PROBES
-from twin.plan import NIC_BUSES
+from twin.plan import DRIVER_VERSION, NIC_BUSES
 from twin.site import DIMMS_PER_HOST, GPUS_PER_HOST, NVLINKS_PER_GPU, PORT_GBPS, PORTS_PER_HOST, Ints
 from twin.workload import Flags, Floats
 
@@ -44,7 +45,7 @@ def gpu_samples(hall: LargeHall, rows: Ints) -> Columns:
         "gpu_index": rows % GPUS_PER_HOST,
         "pci_bus_id": _BUS_IDS.take(pa.array(rows % GPUS_PER_HOST)),
         "model": _MODELS.take(pa.array(liquid.astype(np.int8))),
-        "driver_version": "580.105.08",
+        "driver_version": DRIVER_VERSION,
         "temperature_celsius": _steps(chips.die_celsius[rows] + _TEMPERATURE_NOISE * noise[0], coarse),
         "memory_temperature_celsius": _steps(
             chips.memory_celsius[rows] + _TEMPERATURE_NOISE * noise[1], coarse
@@ -303,9 +304,9 @@ def coolant_state(hall: LargeHall, cdu: int) -> dict[str, float]:
         "flow": round(float(loops.cdu_flow[cdu]) * (1 + 0.002 * noise[2]), 1),
         "delta_pressure": round(float(loops.delta_kilopascals[cdu]) * (1 + 0.003 * noise[3]), 1),
         "pump_speed": round(100 * float(loops.pump_speed[cdu]), 1),
-        "pump_rotation": round(6_450 * float(loops.pump_speed[cdu] * loops.pump_efficiency[cdu])),
+        "pump_rotation": round(RATED_PUMP_RPM * float(loops.pump_speed[cdu] * loops.pump_efficiency[cdu])),
         "valve_position": round(float(loops.valve_percent[cdu]), 1),
-        "reservoir_level": round(5 * float(loops.reservoir_liters[cdu]), 1),
+        "reservoir_level": round(100 * float(loops.reservoir_liters[cdu]) / RESERVOIR_LITERS, 1),
         "air_temperature": round(loops.air_celsius, 1),
         "air_humidity": round(100 * loops.room_humidity, 1),
         "dew_point": round(loops.dew_point_celsius, 1),

@@ -41,10 +41,10 @@ class Hall:
         cdus = dict.fromkeys(host.cdu for host in plan.hosts)
         loops = {cdu: silicon.uniform(*physics.COOLANT_CELSIUS) for cdu in cdus}
         self.coolant_celsius = np.repeat([loops[host.cdu] for host in plan.hosts], plan.gpus_per_host)
-        self.contact = _spread(silicon, count)
+        self.contact = physics.spread(silicon, count)
         self.plate = np.ones(count)
-        self._silicon = _spread(silicon, count)
-        self._idle_silicon = _spread(silicon, count)
+        self._silicon = physics.spread(silicon, count)
+        self._idle_silicon = physics.spread(silicon, count)
 
         self.present = np.ones(count, np.bool_)
         self.last_xid = np.zeros(count, np.int64)
@@ -117,8 +117,3 @@ class Hall:
         self.hardware_slowdown = physics.hardware_slowdown(self.hardware_slowdown, margin)
         hardware = np.where(self.hardware_slowdown, physics.HARDWARE_SPEED, 1.0)
         self.speed = np.minimum(capped, np.minimum(thermal, hardware))
-
-
-def _spread(rng: np.random.Generator, count: int) -> Floats:
-    """Draw how boards differ: a factor round 1, never beyond two sigma."""
-    return 1.0 + physics.SPREAD * np.clip(rng.standard_normal(count), -2.0, 2.0)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from twin.chips import Chips
-from twin.loops import LEAK_SENSED_LITERS, Loops
+from twin.loops import LEAK_SENSED_LITERS, RESERVOIR_LITERS, Loops
 from twin.network import Network
+from twin.plan import GPU_BUSES
 from twin.site import GPUS_PER_HOST, PORTS_PER_HOST, Site
 from twin.tasks import Tasks
 from twin.telemetry import Telemetry
@@ -21,7 +22,7 @@ from twin.trust import Trust
 from twin.workload import Flags
 
 if TYPE_CHECKING:
-    from twin.handles import Handle
+    from twin.handles.handle import Handle
 
 STEP_SECONDS = 1.0
 BOOT_SECONDS = 90.0
@@ -29,7 +30,11 @@ WARM_UP_SECONDS = 180
 METER_SECONDS = 30.0  # meters of feeds average over about half a minute
 LEAK_REACTION_SECONDS = 15.0  # how long a rack's controller waits before it forces its hosts off
 # Wear of a memory stack: corrected errors, a replaced row, no row left, an error that is not contained.
-WEAR_STAGES = ((40, 63, "info"), (150, 64, "fatal"), (220, 95, "fatal"))
+WEAR_STAGES = (
+    (40, 63, "info", "row remapper"),
+    (150, 64, "fatal", "row remapper failed"),
+    (220, 95, "fatal", "uncontained"),
+)
 AER_PER_SECOND = 8.0
 _CHIPS, _LOOPS, _NETWORK, _TASKS, _TRUST, _TELEMETRY, _DEVICES = range(201, 208)
 
@@ -94,7 +99,7 @@ class LargeHall:
         self._told_installed = self.network.installed.copy()
         self._told_hung = self.hung.copy()
         self._told_nvlink = self.nvlink_up.copy()
-        self.names: dict[str, tuple[str, ...]] = {
+        self._names: dict[str, tuple[str, ...]] = {
             "gpu": site.gpus,
             "host": site.hosts,
             "port": site.ports,
@@ -110,7 +115,7 @@ class LargeHall:
     @property
     def entity_names(self) -> Mapping[str, tuple[str, ...]]:
         """The names of every kind of entity, in the order of its array."""
-        return self.names
+        return self._names
 
     @property
     def host_up(self) -> Flags:
@@ -126,7 +131,7 @@ class LargeHall:
 
     def targets(self, handle: Handle) -> list[Target]:
         """Return what a handle may strike, in an order that depends on positions alone."""
-        names = self.names[handle.entity_kind]
+        names = self._names[handle.entity_kind]
         return [
             Target(kind=handle.entity_kind, entity=name, index=index)
             for index, name in enumerate(names)
@@ -169,13 +174,8 @@ class LargeHall:
             usable = np.ones(len(usable), np.bool_)
         work = self.tasks.advance(seconds, speed, usable, slowness)
         chips.powered = np.repeat(self.powered, GPUS_PER_HOST)
-        resistance = loops.plate_resistance_ratio()
-        rise = loops.coolant_rise_kelvin()
-        if "coolant" in self.cuts:
-            resistance, rise = np.ones(len(site.hosts)), np.full(len(site.hosts), 9.0)
-        chips.advance(
-            seconds, np.where(self.gpu_up, work, 0.0), loops.plate_inlet_celsius(), rise, resistance
-        )
+        cooling = loops.rated_cooling() if "coolant" in self.cuts else loops.cooling()
+        chips.advance(seconds, np.where(self.gpu_up, work, 0.0), *cooling)
         watts = chips.power_watts.reshape(-1, GPUS_PER_HOST).sum(axis=1)
         self.metered_watts += (watts - self.metered_watts) * -np.expm1(-seconds / METER_SECONDS)
         loops.advance(seconds, watts)
@@ -219,14 +219,12 @@ class LargeHall:
         """Count corrected errors and, where a GPU has worn, go on to its next stage; let dying PCIe links retry."""
         self.corrected_errors += self._rng.poisson(self.wear_per_second * seconds)
         worn = self.corrected_errors - self._worn_from
-        stages = np.array([threshold for threshold, _, _ in WEAR_STAGES])
+        stages = np.array([threshold for threshold, *_ in WEAR_STAGES])
         reached = np.searchsorted(stages, worn, side="right")
         for gpu in np.flatnonzero((reached > self._wear_stage) & self.gpu_up).tolist():
-            _, code, severity = WEAR_STAGES[self._wear_stage[gpu]]
+            _, code, severity, detail = WEAR_STAGES[self._wear_stage[gpu]]
             self._wear_stage[gpu] += 1
-            self.xid(
-                gpu, code, severity, {63: "row remapper", 64: "row remapper failed", 95: "uncontained"}[code]
-            )
+            self.xid(gpu, code, severity, detail)
             if code == 95:
                 self.uncorrected_errors[gpu] += 1
                 self.crash_job(gpu)
@@ -320,7 +318,7 @@ class LargeHall:
                 evidence="sysfs",
                 severity="info" if active[port] else "nonfatal",
                 occurrences=1,
-                driver="efa" if self.site.efa[port // PORTS_PER_HOST] else "mlx5_core",
+                driver=self.site.driver(port),
                 **{"class": "link"},
             )
         self._told_active = np.where(up, active, self._told_active)
@@ -333,7 +331,7 @@ class LargeHall:
                 evidence="kernel_log",
                 severity="fatal",
                 occurrences=1,
-                driver="efa" if self.site.efa[port // PORTS_PER_HOST] else "mlx5_core",
+                driver=self.site.driver(port),
                 **{"class": "hardware"},
             )
         self._told_installed = np.where(up, self.network.installed, self._told_installed)
@@ -375,7 +373,7 @@ class LargeHall:
             self._tell_leak(rack, "dry", "leak")
         cdu = self.site.cdu_of_rack[rack]
         if cdu >= 0:
-            self.loops.reservoir_liters[cdu] = 20.0
+            self.loops.reservoir_liters[cdu] = RESERVOIR_LITERS
 
     def unit_of_rack(self, rack: int) -> str:
         """Return the equipment that reads a rack's manifold: the coolant unit that feeds it."""
@@ -408,9 +406,7 @@ XID_CLASSES = {
 }
 """NVIDIA Xid catalog: whose trouble a code is, and what it asks for."""
 
-_BUSES = ("53", "64", "75", "86", "97", "A8", "B9", "CA")
-
 
 def bus_id(gpu: int) -> str:
     """Return the PCI address of a GPU, as an eight-way host numbers them."""
-    return f"00000000:{_BUSES[gpu % GPUS_PER_HOST]}:00.0"
+    return f"00000000:{GPU_BUSES[gpu % GPUS_PER_HOST]}:00.0"

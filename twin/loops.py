@@ -21,6 +21,7 @@ HOST_LITERS_PER_MINUTE = (
 RATED_KILOPASCALS = 90.0  # over the racks at rated flow
 PIPE_SHARE = 0.5  # head lost in pipes and exchanger, over that lost in the racks
 SUPPLY_SETPOINT_CELSIUS = 30.0
+RATED_RISE_KELVIN = 9.0
 FACILITY_CELSIUS = 20.0
 EFFECTIVENESS = 0.82  # of the heat exchanger at rated flows
 RATED_PUMP_RPM = 6_450.0
@@ -141,6 +142,17 @@ class Loops:
         wet = self._site.cdu_of_rack >= 0
         taken = np.bincount(self._site.cdu_of_rack[wet], lost[wet], len(self._site.cdus))
         self.reservoir_liters = np.maximum(self.reservoir_liters - taken, 0.0)
+
+    def cooling(self) -> tuple[Floats, Floats, Floats]:
+        """Return per host what flows into its plates, how much warmer it leaves, and the resistance of the plates."""
+        return self.plate_inlet_celsius(), self.coolant_rise_kelvin(), self.plate_resistance_ratio()
+
+    def rated_cooling(self) -> tuple[Floats, Floats, Floats]:
+        """Return the same of a cooling in which nothing ever changes."""
+        hosts = len(self._host_cdu)
+        air = FACILITY_CELSIUS + AIR_OVER_FACILITY_KELVIN
+        inlet = np.where(self._host_cdu >= 0, SUPPLY_SETPOINT_CELSIUS, air)
+        return inlet, np.where(self._host_cdu >= 0, RATED_RISE_KELVIN, 0.0), np.ones(hosts)
 
     def plate_inlet_celsius(self) -> Floats:
         """Return per host what flows into its plates, or the air before it."""

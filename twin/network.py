@@ -29,8 +29,8 @@ class Network:
         count = len(site.ports)
         efa = site.efa[site.host_of_port]
         self._rng = rng
-        self.attenuation_decibel = np.abs(rng.normal(0, 0.3, count))
-        """Beyond what the cable was sold with."""
+        self._cable_decibel = np.abs(rng.normal(0, 0.3, count))
+        self.dirt_decibel = np.zeros(count)
         self.connected = np.ones(count, np.bool_)
         """Whether light arrives at all."""
         self.installed = np.ones(count, np.bool_)
@@ -49,6 +49,11 @@ class Network:
         self.bytes_per_second = np.zeros(count)
         self.errors_per_second = np.zeros(count)
         self.receive_errors_per_second = np.zeros(count)
+
+    @property
+    def attenuation_decibel(self) -> Floats:
+        """Beyond what the cable was sold with: that of the cable, or of the dirt on it where that is more."""
+        return np.maximum(self._cable_decibel, self.dirt_decibel)
 
     @property
     def delay_us(self) -> Floats:

@@ -105,3 +105,8 @@ def heat_flow(
 def margin(die_celsius: Floats, die_watts: Floats) -> Floats:
     """Return the kelvins left to the operating limit at the hottest spot: T.Limit."""
     return MAX_OPERATING_CELSIUS - die_celsius - HOTSPOT_KELVIN_PER_WATT * die_watts
+
+
+def spread(rng: np.random.Generator, count: int) -> Floats:
+    """Draw how boards differ: a factor round 1, never beyond two sigma."""
+    return 1.0 + SPREAD * np.clip(rng.standard_normal(count), -2.0, 2.0)

@@ -85,6 +85,10 @@ class Site:
     def host_of_port(self) -> Ints:
         return np.repeat(np.arange(len(self.hosts)), PORTS_PER_HOST)
 
+    def driver(self, port: int) -> str:
+        """Return the driver of a port's card."""
+        return "efa" if self.efa[port // PORTS_PER_HOST] else "mlx5_core"
+
     def nic(self, port: int) -> str:
         """Return the RDMA device of a port."""
         host, rail = divmod(port, PORTS_PER_HOST)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from twin.physics import COMMUNICATING_INTENSITY, SAVING_INTENSITY
 from twin.site import GPUS_PER_HOST, Ints, Site
 from twin.workload import Flags, Floats
 
-COMMUNICATING_WORK = 0.35  # the SMs spin in the collective kernels
-SAVING_WORK = 0.08
 TIMEOUT_SECONDS = 120.0  # a collective that stands longer ends its job
 RESTART_SECONDS = 90.0
 
@@ -83,7 +82,7 @@ class Tasks:
         self.computing = np.where(works, computing, 0.0)
         self.saving = np.where(self.busy & saving[of], 1.0, 0.0)
         self.communicating = np.where(self.busy, 1.0 - self.computing - self.saving, 0.0)
-        work = self.computing + COMMUNICATING_WORK * self.communicating + SAVING_WORK * self.saving
+        work = self.computing + COMMUNICATING_INTENSITY * self.communicating + SAVING_INTENSITY * self.saving
         return np.asarray(self.intensity * work)
 
     def save_now(self, job: int) -> None:

@@ -20,7 +20,7 @@ def _moved(hall: LargeHall) -> dict[str, object]:
         "water": loops.facility_offset_kelvin,
         "air": loops.room_humidity,
         "leaks": loops.leak_liters_per_minute.tolist(),
-        "optics": (network.attenuation_decibel > 4).tolist(),
+        "optics": network.attenuation_decibel.tolist(),
         "light": network.connected.tolist(),
         "cards": network.installed.tolist(),
         "wear": hall.wear_per_second.tolist(),

@@ -65,10 +65,50 @@ def test_without_the_coupling_by_coolant_a_worn_pump_heats_no_gpu() -> None:
     hall, sound = _hall(), _hall()
     hall.cuts.add("coolant")
     sound.cuts.add("coolant")
-    _strike(hall, "pump-efficiency", 0.75, 200)
+    _strike(hall, "pump-efficiency", 0.85, 200)
     sound.advance(200)
-    assert np.abs(hall.chips.margin_kelvin - sound.chips.margin_kelvin).max() < 25
+    assert np.array_equal(hall.chips.die_celsius, sound.chips.die_celsius)
     assert not hall.chips.software_thermal.any()
+    coupled = _hall()
+    _strike(coupled, "pump-efficiency", 0.85, 200)
+    assert coupled.chips.software_thermal.any()
+
+
+def test_without_the_coupling_by_coolant_warm_water_heats_no_gpu() -> None:
+    hall, sound = _hall(), _hall()
+    hall.cuts.add("coolant")
+    sound.cuts.add("coolant")
+    _strike(hall, "facility-supply", 20.0, 200)
+    sound.advance(200)
+    assert np.array_equal(hall.chips.die_celsius, sound.chips.die_celsius)
+
+
+def test_without_the_coupling_by_throttle_a_hot_gpu_slows_no_job() -> None:
+    hall, sound = _hall(), _hall()
+    hall.cuts.add("throttle")
+    sound.cuts.add("throttle")
+    _strike(hall, "pump-efficiency", 0.85, 200)
+    sound.advance(200)
+    assert hall.chips.software_thermal.any()
+    assert np.array_equal(hall.tasks.step_seconds, sound.tasks.step_seconds)
+
+
+def test_without_the_coupling_by_network_a_dirty_optic_slows_no_job() -> None:
+    hall, sound = _hall(), _hall()
+    hall.cuts.add("network")
+    sound.cuts.add("network")
+    port = _strike(hall, "optic-attenuation", 6.5, 120).index
+    sound.advance(120)
+    assert hall.network.delay_us[port] > 50
+    assert np.array_equal(hall.tasks.step_seconds, sound.tasks.step_seconds)
+
+
+def test_without_the_coupling_by_jobs_a_lost_gpu_stops_none() -> None:
+    hall = _hall()
+    hall.cuts.add("jobs")
+    gpu = _strike(hall, "gpu-presence", 20.0, 180).index
+    assert not hall.gpu_up[gpu]
+    assert hall.tasks.running.all()
 
 
 def test_a_fouled_plate_heats_its_host_alone() -> None:
