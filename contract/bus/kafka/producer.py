@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import kafka
 from kafka import errors
@@ -47,11 +47,21 @@ _SETTINGS: dict[str, Any] = {
 _FLIGHT_RECORDS, _FLIGHT_BYTES = 10_000, 64 * 2**20
 _CLOSE_SECONDS = 5.0
 _NOBODY = -1
+"""Nobody waits: so few are never in flight."""
 _LOOK_AGAIN_SECONDS, _ALMOST_SECONDS = 0.05, 0.002
+"""How often one who waits looks by itself, and how often when it can only be a moment."""
 _LOOK_SECONDS = 0.5
 """How often a producer looks whether the cluster still answers."""
 
 _log = Log("bus.kafka")
+
+
+class _Topic(NamedTuple):
+    """What is the same for all records of a topic."""
+
+    partitions: int
+    refuse: Callable[[Exception], None]
+    """What a record that was not written calls."""
 
 
 class _Passenger:
@@ -73,8 +83,7 @@ class KafkaProducer:
         """Connect; raises TransportError with the cause where that fails."""
         self._bus = bus
         self._ack_timeout_seconds = ack_timeout_seconds
-        self._partitions: dict[str, int] = {}
-        self._refusals: dict[str, Callable[[Exception], None]] = {}
+        self._topics: dict[str, _Topic] = {}
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         """Held by those who send. The client's thread takes no lock for a record: two threads that meet in one
@@ -97,7 +106,8 @@ class KafkaProducer:
         self._watch.start()
 
     def send(self, topic: str, partition: int, record: Record, on_ack: AckCallback | None = None) -> None:
-        if not 0 <= partition < self._count_partitions(topic):
+        known = self._topic(topic)
+        if not 0 <= partition < known.partitions:
             raise TransportError("no_topic", f"there is no partition {topic}/{partition}")
         key, headers, size = _encode(record)
         passenger = self._board(on_ack, size)
@@ -113,7 +123,7 @@ class KafkaProducer:
                 raise
             raise ended from error
         future.add_callback(passenger)
-        future.add_errback(self._refusals[topic])
+        future.add_errback(known.refuse)
 
     def flush(self, timeout_seconds: float = 30.0) -> None:
         goal = self._sent
@@ -190,13 +200,12 @@ class KafkaProducer:
         with self._changed:
             return self._unusable()
 
-    def _count_partitions(self, topic: str) -> int:
-        count = self._partitions.get(topic)
-        if count is None:
-            count = self._bus.describe(topic).partitions
-            self._refusals[topic] = partial(self._refuse, topic)
-            self._partitions[topic] = count
-        return count
+    def _topic(self, topic: str) -> _Topic:
+        known = self._topics.get(topic)
+        if known is None:
+            partitions = self._bus.describe(topic).partitions
+            known = self._topics[topic] = _Topic(partitions, partial(self._refuse, topic))
+        return known
 
     def land(self, passenger: _Passenger, offset: int) -> None:
         """Acknowledge one record, unless the producer has failed before."""
