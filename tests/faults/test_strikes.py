@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from contract.errors import LogReplaced, TransportError
 from tests.faults.nemesis import rig as rigs
 from tests.faults.nemesis.children import Site
 from tests.faults.nemesis.disk import OWN_MOUNTS
 from tests.faults.nemesis.marks import Marks, clear_marks
-from tests.faults.nemesis.rig import QUICK, Child, NotStruckError, Rig
+from tests.faults.nemesis.rig import QUICK, Child, NotStruckError, Rig, StuckError
 
 pytestmark = pytest.mark.faults
 
@@ -80,6 +81,35 @@ def test_a_process_that_lives_on_or_ends_by_itself_was_not_killed_at_its_step(ri
     run_sink(rig, time.sleep, 0)
     with pytest.raises(NotStruckError, match="ended by itself"):
         rig.await_death("sink")
+
+
+def test_a_bus_that_does_not_answer_now_is_asked_again(rig: Rig) -> None:
+    asked: list[str] = []
+
+    def ask() -> bool:
+        asked.append("once more")
+        if len(asked) == 1:
+            raise TransportError("timeout", "no answer")
+        return True
+
+    rig.wait("the bus answers", ask)
+    assert len(asked) == 2
+
+
+def test_a_bus_that_never_answers_is_stuck_and_says_why(rig: Rig) -> None:
+    def ask() -> bool:
+        raise TransportError("timeout", "no answer")
+
+    with pytest.raises(StuckError, match=r"the bus answers: .*no answer"):
+        rig.wait("the bus answers", ask)
+
+
+def test_a_bus_that_is_another_one_ends_the_waiting_at_once(rig: Rig) -> None:
+    def ask() -> bool:
+        raise LogReplaced("made again")
+
+    with pytest.raises(LogReplaced):
+        rig.wait("the bus answers", ask)
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

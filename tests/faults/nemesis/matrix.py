@@ -115,7 +115,7 @@ def strike_all(
                 tell(f"{fault.name:<30} {run.struck[-1][1]:5.1f} s")
             if run.flaws:
                 break
-        with run.noting("the end"):
+        with run.noting("the end"), rig.telling_where_it_is_stuck():
             rig.chapter("the end")
             drain(rig)
         run.flaws += audit(rig)

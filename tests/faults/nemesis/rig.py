@@ -26,6 +26,7 @@ from analytics.lake import LakeTable
 from contract.bus import Bus, Record, TopicPartition
 from contract.bus.local import LocalBus
 from contract.clock import SystemClock
+from contract.errors import TransportError
 from contract.streams.gpu import GPU_SAMPLES
 from tests.faults.nemesis import disk
 from tests.faults.nemesis.children import (
@@ -338,11 +339,20 @@ class Rig:
     # Time.
 
     def wait(self, what: str, holds: Callable[[], bool]) -> None:
-        """Return when something holds; raise StuckError."""
+        """Return when something holds; raise StuckError. A bus that does not answer now may at the next look."""
         give_up = time.monotonic() + self.times.patience
-        while not holds():
+        answer = ""
+        while True:
+            try:
+                if holds():
+                    return
+                answer = ""
+            except TransportError as error:
+                if not error.retryable:
+                    raise
+                answer = f", the bus says: {error}"
             if time.monotonic() > give_up:
-                raise StuckError(f"{what}: not within {self.times.patience:.0f} s")
+                raise StuckError(f"{what}: not within {self.times.patience:.0f} s{answer}")
             time.sleep(_LOOK_SECONDS)
 
     def await_strike(self, what: str, holds: Callable[[], bool]) -> None:
